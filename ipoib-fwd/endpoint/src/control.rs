@@ -1,4 +1,4 @@
-//! The control lcore's part of an endpoint: carries a link's actions out on a device and its workers.
+//! The control lcore's part of an endpoint: carries out a link's actions on a device and its workers.
 
 mod actions;
 mod arrivals;
@@ -36,31 +36,32 @@ use worker_end::WorkerEnd;
 
 pub use config::{EndpointConfig, EndpointPlace, WorkerSizes};
 
-/// Items that fit a ring between control and worker.
+/// Capacity of a ring between the control lcore and a worker.
 pub const RING: usize = 4096;
-/// How often workers' marks of the connections that messages came by are taken.
+/// How often the workers' marks of the connections that messages arrived on are harvested.
 const USAGE_PERIOD: Duration = Duration::from_secs(1);
-/// How often the port's facts are read without an event while a link waits for them: some devices raise none on INIT → ACTIVE.
+/// How often the port's state is read without an event while a link waits for it: some devices raise none on
+/// INIT → ACTIVE.
 const PORT_PERIOD: Duration = Duration::from_millis(50);
-/// The same while no link waits: a net for events that got lost.
+/// The same while no link waits: a safety net for lost events.
 const PORT_NET: Duration = Duration::from_secs(5);
-/// The same after one that failed.
+/// The same after a read that failed.
 const PORT_RETRY: Duration = Duration::from_secs(1);
-/// How often datagram queue pairs that are being closed are looked after.
+/// How often datagram queue pairs that are being closed are checked.
 const CLOSING_PERIOD: Duration = Duration::from_millis(50);
 
-/// Links that a worker can have a datagram queue pair for.
+/// Largest number of links for which a worker can have a datagram queue pair.
 const MAX_LINKS: u16 = 128;
-/// Why an endpoint cannot be made or run.
+/// Why an endpoint cannot be created or run.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// The device refused.
+    /// The device refused a request.
     #[error("the host channel adapter: {0}")]
     Hca(#[from] HcaError),
     /// There is no memory for large buffers.
     #[error("buffers for messages of more pieces than the device sends: {0}")]
     Buffers(#[from] PoolError),
-    /// The link's settings are not legal.
+    /// The link's settings are invalid.
     #[error("the IPoIB link: {0}")]
     Link(#[from] LinkError),
 }
@@ -77,43 +78,43 @@ pub struct Endpoint<B: Backend, C, N> {
     place: EndpointPlace,
     /// By link index.
     links: Vec<Option<LinkEnd<Destination<B>>>>,
-    /// A link that is over, for those who ask for one where there is none.
+    /// A link that is closed, returned where there is none.
     none: Link,
-    /// Links that have been removed, and their owner not been told.
+    /// Links that have been removed, and not yet reported to their owner.
     removed: VecDeque<LinkIndex>,
     pool: Pool,
     ud_send_depth: u32,
     rc_send_depth: u32,
     workers: Vec<WorkerEnd<B::Queues, C, N>>,
-    /// Hot halves that are not with a worker.
+    /// Data-path halves of connections that no worker has.
     rcs: HashMap<ConnKey, Rc<B>>,
     app_notes: VecDeque<(WorkerIndex, N)>,
     /// Management datagrams that wait for room on the device.
     mads: Outgoing,
-    /// The device told of something that may mean another GID table.
+    /// An event of the device may mean a changed GID table.
     gid_news: bool,
     port_read: Instant,
-    /// Reads of the port's facts that have failed.
+    /// Reads of the port's state that have failed.
     misses: Misses,
     closing_read: Instant,
-    /// Which datagram queue pair is looked after next.
+    /// Index of the datagram queue pair that is checked next.
     next_look: usize,
     usage_read: Instant,
-    /// Device requests that failed; the link is told and goes on.
+    /// Device requests that failed; the link is notified and continues.
     device_errors: u64,
     /// Times that a shared receive queue fell below its limit.
     srq_low: u64,
-    /// When that was last told.
-    srq_low_told: Option<Instant>,
+    /// When that was last reported.
+    srq_low_reported: Option<Instant>,
     losses: Losses,
     last_device_error: Option<String>,
     gone: Gone,
-    /// Datagram queue pairs that were found in error and opened anew.
+    /// Number of datagram queue pairs that were found in error and reopened.
     datagram_reopens: u64,
-    /// Workers have keys.
+    /// True if workers use keys.
     keeps_keys: bool,
     keys_aged: Instant,
-    /// To be made anew.
+    /// Keys that must be made again.
     doubtful_keys: Vec<(WorkerIndex, KeyNote)>,
 }
 
@@ -127,7 +128,7 @@ impl<B: Backend, C, N> std::fmt::Debug for Endpoint<B, C, N> {
 type Made<B, C, N> = (Endpoint<B, C, N>, Vec<LinkWorker<<B as Backend>::Queues, C, N>>);
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
-    /// Registers the pool's memory, creates the workers' queues and the link.
+    /// Registers the pool's memory, and creates the workers' queues and the link.
     pub fn new(
         mut hca: B,
         mut config: EndpointConfig,
@@ -164,7 +165,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             let config = UdConfig { queues: queues.id(), port: config.port, send_depth: sizes.ud_send_depth };
             let ud = hca.create_ud(&config)?;
             datagrams.push(WorkerSettings { ud_qpn: B::ud_qpn(&ud) });
-            // It has a place: the queues are new and have one.
+            // A slot is free: the queues are new and have at least one.
             if let Err(ud) = queues.insert_ud(UD, ud) {
                 hca.destroy_ud(ud)?;
             }
@@ -173,10 +174,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let none = Link::over(config.link.clone(), now)?;
         let mut port = Port::new(
             &PortSettings {
-                // Our end's name in CM messages.
+                // Our identity in CM messages.
                 node_guid: hca.device().node_guid,
                 workers: vec![WorkerSlots { first: 0, count: sizes.max_rc }; queues.len()],
-                // Peers see PSNs, which derive from the link's seed, and must not learn communication ids from them.
+                // Peers see PSNs, which derive from the link's seed, and must not infer communication IDs
+                // from them.
                 seed: RandomState::new().hash_one(std::process::id()),
             },
             now,
@@ -216,7 +218,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             app_notes: VecDeque::new(),
             mads: Outgoing::default(),
             gid_news: false,
-            // At once, then as often as is due.
+            // Read at once, then at its period.
             port_read: now.checked_sub(PORT_NET).unwrap_or(now),
             misses: Misses::default(),
             closing_read: now,
@@ -224,7 +226,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             usage_read: now,
             device_errors: 0,
             srq_low: 0,
-            srq_low_told: None,
+            srq_low_reported: None,
             losses: Losses::default(),
             last_device_error: None,
             gone: Gone::No,
@@ -236,74 +238,76 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         Ok((endpoint, workers))
     }
 
-    /// The first link, to ask things of it: for those who have one only. What it wants done is done in the next [`Endpoint::tick`]. Once
-    /// it has been removed, what is asked of it has no effect.
+    /// Returns the first link, for owners of exactly one. The next [`Endpoint::tick`] carries out its
+    /// actions. After the link's removal, calls on it have no effect.
     pub fn link(&mut self) -> &mut Link {
         self.port.link_mut(LinkIndex(0)).unwrap_or(&mut self.none)
     }
 
-    /// A link, to ask things of it.
+    /// Returns a link for changes.
     pub fn link_at(&mut self, index: LinkIndex) -> Option<&mut Link> {
         self.port.link_mut(index)
     }
 
-    /// The port and its links, to look at.
+    /// Returns the port and its links for reading.
     #[must_use]
     pub const fn links(&self) -> &Port {
         &self.port
     }
 
-    /// The device.
+    /// Returns the device.
     pub const fn hca(&mut self) -> &mut B {
         &mut self.hca
     }
 
-    /// The port of the device.
+    /// Returns the port of the device.
     #[must_use]
     pub const fn port(&self) -> PortNumber {
         self.number
     }
 
-    /// The name of a worker's queues.
+    /// Returns the identifier of a worker's queues.
     fn queues_id(&self, worker: WorkerIndex) -> QueuesId {
         queues_id(self.place, self.workers.len() as u8, worker.0)
     }
 
-    /// How often a datagram queue pair was found in error and opened anew.
+    /// Returns how often a datagram queue pair was found in error and reopened.
     #[must_use]
     pub const fn datagram_reopens(&self) -> u64 {
         self.datagram_reopens
     }
 
-    /// Device requests that failed, and what the last one said.
+    /// Returns the number of device requests that failed, and the last error.
     #[must_use]
     pub fn device_errors(&self) -> (u64, Option<&str>) {
         (self.device_errors, self.last_device_error.as_deref())
     }
 
-    /// How often a shared receive queue fell below its limit. Devices tell of it about once a second at most.
+    /// Returns how often a shared receive queue fell below its limit. Devices report that about once a second
+    /// at most.
     #[must_use]
     pub const fn srq_low(&self) -> u64 {
         self.srq_low
     }
 
-    /// What was lost since the last call.
+    /// Returns the losses since the last call.
     pub fn take_losses(&mut self) -> Losses {
         std::mem::take(&mut self.losses)
     }
 
-    /// True if the device has told since the last call of something that may mean another GID table.
+    /// True if an event of the device since the last call may mean a changed GID table.
     pub const fn take_gid_news(&mut self) -> bool {
         std::mem::replace(&mut self.gid_news, false)
     }
 
-    /// Sends an application's command, which carries a packet, to a worker. It is lost, and counted, if the worker is far
-    /// behind.
+    /// Sends an application's command, which carries a packet, to a worker. The command is lost, and counted,
+    /// if the worker is far behind.
     pub fn send(&mut self, worker: WorkerIndex, command: C) -> bool {
         self.offer(worker, Command::App(command))
     }
 
-    /// Has a worker carry out a command that must not be lost, however far behind it is. The caller sees to it that these are few.
+    /// Sends a worker a command that must not be lost, however far behind the worker is. The caller ensures
+    /// that such commands are few.
     pub fn order(&mut self, worker: WorkerIndex, command: C) {
         if let Some(end) = self.workers.get_mut(usize::from(worker.0)) {
             end.send(Command::App(command));
@@ -316,14 +320,15 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         taken
     }
 
-    /// Lends every worker an empty histogram; the full ones come back as events.
+    /// Lends an empty histogram to every worker; [`Endpoint::tick`] passes on the full ones.
     pub fn ask_latency(&mut self) {
         for end in &mut self.workers {
             end.send(Command::Latency(dataplane::latency::empty()));
         }
     }
 
-    /// Does what is due. New tables go to `board`; `latency` takes the histograms that came back. True if there was anything.
+    /// Does the work that is due. New tables go to `board`; `latency` takes the histograms that came back.
+    /// True if there was any work.
     pub fn tick(
         &mut self,
         now: Instant,
@@ -333,7 +338,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let mut busy = self.take_notes(now, &mut latency);
         busy |= self.take_device_events(now);
         busy |= self.take_mads(now);
-        // Receiving has made room.
+        // Receiving has freed room.
         self.flush_mads();
         let since = now.duration_since(self.port_read);
         let again = if self.misses.any() { PORT_RETRY } else { PORT_NET };
@@ -371,31 +376,31 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         busy || !self.mads.is_empty()
     }
 
-    /// The next thing that the link tells: for those who have one only.
+    /// Returns the next event of the link, for owners of exactly one.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.poll_link_event().map(|(_, event)| event)
     }
 
-    /// The next thing that a link tells.
+    /// Returns the next event of a link.
     pub fn poll_link_event(&mut self) -> Option<(LinkIndex, Event)> {
         self.port.poll_event()
     }
 
-    /// What communication management has counted on the port.
+    /// Returns the counters of communication management on the port.
     #[must_use]
     pub const fn cm_counters(&self) -> &cm::connection::Counters {
         self.port.cm_counters()
     }
 
-    /// The next note of the application's.
+    /// Returns the application's next note.
     pub fn poll_note(&mut self) -> Option<(WorkerIndex, N)> {
         self.app_notes.pop_front()
     }
 
-    /// Takes everything apart after the workers have ended and given their queues back.
+    /// Destroys everything, after the workers have ended and returned their queues.
     pub fn close(mut self, queues: Vec<B::Queues>) -> Result<B, EndpointError> {
         self.take_last_keys();
-        // What is still in the rings goes home with them.
+        // This also frees the contents of the rings.
         self.workers.clear();
         for (_, rc) in self.rcs.drain() {
             self.hca.destroy_rc(rc)?;
@@ -406,7 +411,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         Ok(self.hca)
     }
 
-    /// Tells links which of their connections messages came by.
+    /// Notifies links of the connections on which messages arrived.
     fn collect_usage(&mut self, now: Instant) {
         self.usage_read = now;
         for (worker, end) in (0..=u8::MAX).map(WorkerIndex).zip(&self.workers) {
@@ -414,7 +419,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Tells links which of their publications every worker has taken up.
+    /// Notifies links of the publications that every worker has taken up.
     fn check_quiescence(&mut self, now: Instant, board: &impl Board<Destination<B>>) {
         for (index, end) in (0u16..).zip(&mut self.links) {
             let Some(end) = end else { continue };
@@ -426,7 +431,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Tells the link that a connected queue pair belongs to what befell it; false if it belongs to none.
+    /// Notifies the link that owns a connected queue pair of an event; false if no link owns it.
     fn note(&mut self, now: Instant, qpn: Qpn, note: Option<WorkerNote>) -> bool {
         let ours = self.port.owner(qpn).is_some();
         if let (true, Some(note)) = (ours, note) {

@@ -1,22 +1,23 @@
-//! Messages that a full send queue did not take. They wait a little, in their order, so that a burst finds the room that the one
-//! before it leaves.
+//! Messages that a full send queue did not accept. They wait for a short time, in order, so that a burst can
+//! use the room that the previous burst leaves.
 //!
-//! Each queue that is full has a line of its own: none waits behind another. A queue that took nothing for as long as patience lasts is
-//! stuck: what waits for it is dropped, and what comes next does not wait, until it takes something. A stuck queue has no line, so
-//! that any number of them leaves all lines to the others.
+//! Each full queue has its own line: no queue waits behind another. A queue that accepts nothing for
+//! [`PATIENCE`] is stuck. Its waiting messages are dropped, and later messages do not wait, until it accepts
+//! one. A stuck queue has no line: any number of stuck queues leaves all lines to the others.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use pmd::hca::{RcSlot, UdSlot};
 
-/// Messages that wait at once, for all of a worker's queues on a device.
+/// Largest number of waiting messages, for all of a worker's queues on a device.
 pub const HELD: usize = 512;
-/// Queues that messages wait for at once.
+/// Largest number of queues that messages wait for.
 const LINES: usize = 8;
-/// Messages that may wait for a queue whatever waits for others.
+/// Number of messages that may wait for a queue, regardless of what waits for others.
 const FAIR: usize = 16;
-/// How long a message waits for a queue that takes none: a peer whose processor does something else for a while takes more later.
+/// Longest wait for a queue that accepts no message: a peer whose processor is busy for a while accepts more
+/// later.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A send queue.
@@ -28,10 +29,10 @@ pub(crate) enum Way {
     Ud(UdSlot),
 }
 
-/// What is to be done with a message that waited.
+/// Action on a message that waited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Task {
-    /// Offer it to its queue once more; one that is full still hands it back.
+    /// Offer it to its queue once more; a full queue hands it back again.
     Offer,
     /// Drop it: it has waited long enough.
     GiveUp,
@@ -40,24 +41,24 @@ pub(crate) enum Task {
 /// The queues that are stuck.
 #[derive(Debug)]
 struct Stuck {
-    /// One for each place that there can be: those of connections, then those of datagram queue pairs.
+    /// One bit for each possible slot: those of connections, then those of datagram queue pairs.
     bits: Box<[u64]>,
     count: usize,
 }
 
 impl Stuck {
     fn new() -> Self {
-        let places = (1 << u16::BITS) + (1 << u8::BITS);
-        Self { bits: vec![0; places / u64::BITS as usize].into(), count: 0 }
+        let slots = (1 << u16::BITS) + (1 << u8::BITS);
+        Self { bits: vec![0; slots / u64::BITS as usize].into(), count: 0 }
     }
 
-    /// The word and the bit in it.
+    /// Returns the index of the word, and the mask of the bit in it.
     const fn at(way: Way) -> (usize, u64) {
-        let place = match way {
+        let slot = match way {
             Way::Rc(slot) => slot.0 as usize,
             Way::Ud(slot) => (1 << u16::BITS) + slot.0 as usize,
         };
-        (place / u64::BITS as usize, 1 << (place % u64::BITS as usize))
+        (slot / u64::BITS as usize, 1 << (slot % u64::BITS as usize))
     }
 
     #[inline]
@@ -90,20 +91,20 @@ impl Stuck {
 #[derive(Debug)]
 struct Line<M> {
     way: Way,
-    /// When its queue last took one, or the first came.
+    /// When its queue last accepted a message, or the first message arrived.
     since: Instant,
     messages: VecDeque<M>,
 }
 
-/// The lines.
+/// Messages that wait, in one line for each full queue.
 #[derive(Debug)]
 pub(crate) struct Held<M> {
     lines: [Line<M>; LINES],
-    /// How many lines are in use. Each of them has messages.
+    /// Number of lines in use. Each of them has messages.
     used: usize,
     messages: usize,
     stuck: Stuck,
-    /// Nothing waits and nothing is stuck.
+    /// True if nothing waits and nothing is stuck.
     calm: bool,
 }
 
@@ -117,7 +118,7 @@ impl<M> Held<M> {
         Self { lines: std::array::from_fn(line), used: 0, messages: 0, stuck: Stuck::new(), calm: true }
     }
 
-    /// Messages that wait.
+    /// Returns the number of messages that wait.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.messages
@@ -133,23 +134,25 @@ impl<M> Held<M> {
         self.used > 0 && self.at(way).is_some()
     }
 
-    /// True if this queue took nothing for so long that what waited for it was dropped, and has taken nothing since.
+    /// True if this queue's waiting messages were dropped after [`PATIENCE`], and it has accepted nothing
+    /// since.
     pub(crate) fn is_stuck(&self, way: Way) -> bool {
         self.stuck.has(way)
     }
 
-    /// True if nothing waits and nothing is stuck, so that there is nothing to ask of a queue, nor to tell.
+    /// True if nothing waits and nothing is stuck: the caller then need not check a queue or report an
+    /// accepted message.
     #[inline(always)]
     pub(crate) const fn is_calm(&self) -> bool {
         self.calm
     }
 
-    /// After every change.
+    /// Updates `calm`; called after every change.
     const fn settle(&mut self) {
         self.calm = self.used == 0 && self.stuck.count == 0;
     }
 
-    /// A queue has taken a message right away: it is not stuck.
+    /// Notes that a queue has accepted a message at once: it is not stuck.
     #[inline]
     pub(crate) fn took(&mut self, way: Way) {
         if self.stuck.any() {
@@ -158,7 +161,7 @@ impl<M> Held<M> {
         }
     }
 
-    /// Has a message wait for a queue that is full, or is handed back.
+    /// Adds a message to the line of a queue that is full. Returns the message if it may not wait.
     #[cold]
     pub(crate) fn hold(&mut self, way: Way, message: M, now: Instant) -> Result<(), M> {
         let free = HELD - self.messages;
@@ -168,7 +171,7 @@ impl<M> Held<M> {
         let Some(at) = self.at(way).or_else(|| self.begin(way, now)) else { return Err(message) };
         let Some(line) = self.lines.get_mut(at) else { return Err(message) };
         let held = line.messages.len();
-        // None may have more than it leaves to the others.
+        // A queue may not have more than it leaves to the others.
         if held >= free.max(FAIR) || held >= HELD / 2 {
             return Err(message);
         }
@@ -177,7 +180,7 @@ impl<M> Held<M> {
         Ok(())
     }
 
-    /// A free line for a queue.
+    /// Allocates a free line for a queue.
     fn begin(&mut self, way: Way, now: Instant) -> Option<usize> {
         let at = self.used;
         let line = self.lines.get_mut(at)?;
@@ -187,7 +190,7 @@ impl<M> Held<M> {
         Some(at)
     }
 
-    /// Ends a line without messages.
+    /// Frees a line without messages.
     fn end(&mut self, at: usize) {
         if let Some(last) = self.used.checked_sub(1) {
             self.lines.swap(at, last);
@@ -195,7 +198,7 @@ impl<M> Held<M> {
         }
     }
 
-    /// What waits is to be offered again, or dropped if its queue took none for too long.
+    /// Offers waiting messages again, or drops them if their queue accepted none for [`PATIENCE`].
     pub(crate) fn retry(&mut self, now: Instant, mut handle: impl FnMut(Way, M, Task) -> Option<M>) {
         let mut at = 0;
         while at < self.used {
@@ -224,7 +227,7 @@ impl<M> Held<M> {
         self.settle();
     }
 
-    /// A queue is another's from now on: hands what waits for it to `lost`.
+    /// Forgets a queue whose slot gets another owner: passes the messages that wait for it to `lost`.
     pub(crate) fn forget(&mut self, way: Way, lost: impl FnMut(M)) {
         self.stuck.remove(way);
         if let Some(at) = self.at(way) {
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_in_its_order_and_no_queue_waits_for_another() {
+    fn waiting_messages_keep_their_order_and_no_queue_waits_for_another() {
         let mut held = Held::new();
         let now = Instant::now();
         for n in 0..6 {
@@ -257,8 +260,8 @@ mod tests {
         }
         assert!(held.has(way(0)) && held.has(way(1)) && !held.has(way(2)) && !held.has(Way::Ud(UdSlot(0))));
         let mut sent = Vec::new();
-        // The first queue has no room yet; the other takes two.
-        let mut turn = |open: fn(Way, usize) -> bool| {
+        // The first queue has no room yet; the other accepts two messages.
+        let mut retry = |open: fn(Way, usize) -> bool| {
             held.retry(now, |to, n, task| {
                 assert_eq!(task, Task::Offer, "nothing is lost");
                 if !open(to, sent.len()) {
@@ -269,12 +272,12 @@ mod tests {
             });
             (sent.clone(), held.len())
         };
-        assert_eq!(turn(|to, sent| to != way(0) && sent < 2), (vec![1, 3], 4));
-        assert_eq!(turn(|_, _| true), (vec![1, 3, 0, 2, 4, 5], 0));
+        assert_eq!(retry(|to, sent| to != way(0) && sent < 2), (vec![1, 3], 4));
+        assert_eq!(retry(|_, _| true), (vec![1, 3, 0, 2, 4, 5], 0));
         assert_eq!(held.used, 0);
     }
 
-    /// No queue has room at this moment; what is given up.
+    /// Retries while no queue has room; returns the messages that were given up.
     fn full<M>(held: &mut Held<M>, now: Instant) -> Vec<M> {
         let mut lost = Vec::new();
         held.retry(now, |_, m, task| {
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_nothing_is_given_up_and_not_waited_for_again() {
+    fn a_queue_that_accepts_nothing_is_given_up_and_not_waited_for_again() {
         let mut held = Held::new();
         let began = Instant::now();
         let (soon, late) = (began + PATIENCE / 2, began + PATIENCE);
@@ -299,7 +302,7 @@ mod tests {
         held.took(way(1));
         held.hold(way(1), 'c', began).unwrap();
         held.hold(way(1), 'd', began).unwrap();
-        // What it takes is progress, and is waited for anew.
+        // An accepted message is progress, and restarts the wait.
         held.retry(soon, |_, m, _| (m == 'd').then_some(m));
         assert!(full(&mut held, late).is_empty() && held.len() == 1);
         held.retry(late, |_, _, _| None);
@@ -324,13 +327,13 @@ mod tests {
         }
         for round in 0..3 {
             assert_eq!(stuck.iter().filter(|way| held.hold(**way, **way, now).is_ok()).count(), 0, "{round}");
-            // All lines are there for queues that take something.
+            // All lines are available to queues that accept messages.
             for n in 1..=LINES as u16 {
                 held.hold(way(n), way(n), now).unwrap();
             }
             held.retry(now, |_, _, _| None);
         }
-        // Each is told from all others.
+        // Each is distinguished from all others.
         for (n, way) in stuck.iter().enumerate() {
             held.took(*way);
             assert_eq!(held.stuck.count, stuck.len() - 1 - n);
@@ -368,21 +371,21 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Send(u16),
-        Turn(u8),
+        Retry(u8),
         Forget(u16),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             8 => (0u16..12).prop_map(Step::Send),
-            3 => any::<u8>().prop_map(Step::Turn),
+            3 => any::<u8>().prop_map(Step::Retry),
             1 => (0u16..12).prop_map(Step::Forget),
         ]
     }
 
     proptest! {
-        /// Every message goes out once or is lost once, and those of a queue go out in order. A queue's message waits for it, unless
-        /// it is stuck, or the others that wait leave it no place.
+        /// Every message is sent once or lost once, and messages of a queue are sent in order. A message
+        /// waits for its queue, unless the queue is stuck or other waiting messages leave no room.
         #[test]
         fn nothing_is_lost_unseen_or_overtaken(steps in prop::collection::vec(step(), 0..2000)) {
             let mut held = Held::new();
@@ -404,15 +407,15 @@ mod tests {
                             prop_assert!(last[at] < Some(given));
                             last[at] = Some(given);
                         } else {
-                            let place = held.has(way(n)) || held.used < LINES;
+                            let room = held.has(way(n)) || held.used < LINES;
                             let first = !held.has(way(n));
                             let waits = held.hold(way(n), (n, given), now).is_ok();
                             lost += usize::from(!waits);
-                            prop_assert!(!(waits && (stuck[at] || !place)));
-                            prop_assert!(waits || stuck[at] || !place || !first || held.len() == HELD);
+                            prop_assert!(!(waits && (stuck[at] || !room)));
+                            prop_assert!(waits || stuck[at] || !room || !first || held.len() == HELD);
                         }
                     }
-                    Step::Turn(open) => {
+                    Step::Retry(open) => {
                         for (n, room) in room.iter_mut().enumerate() {
                             *room += u32::from(open >> (n % 8) & 1);
                         }

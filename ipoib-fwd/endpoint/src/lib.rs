@@ -1,16 +1,18 @@
-//! A port's IPoIB links at work on a device: what joins the sans-IO [`Port`](ipoib::port::Port) and its links to a device's two faces.
+//! IPoIB links of a port on a device: joins the sans-IO [`Port`](ipoib::port::Port) and its links to the
+//! control path and the data path of a device.
 //!
 //! ```text
 //!   control lcore: Endpoint ── commands ──> LinkWorker :worker lcore
-//!     Port, Backend         <── notes ────   Queues: a datagram queue pair for each link, in the place of its number
+//!     Port, Backend         <── notes ────   Queues: a datagram queue pair for each link, at its index
 //!                           ── tables ────>  (published by a Board, immutable)
 //! ```
 //!
-//! Links are added and removed at run time ([`Endpoint::add_link`], [`Endpoint::remove_link`]); who has one only asks it by
-//! [`Endpoint::link`].
+//! Links are added and removed at run time ([`Endpoint::add_link`], [`Endpoint::remove_link`]). An owner of
+//! exactly one link accesses it by [`Endpoint::link`].
 //!
-//! The gateway has one endpoint and N workers on lcores; a virtual host of the software fabric has one endpoint and one
-//! worker that take turns on one thread. The rings carry what an application adds beside (`C` and `N`).
+//! The gateway has one endpoint and N workers on lcores. A virtual host of the software fabric has one
+//! endpoint and one worker that take turns on one thread. The rings also carry messages that an application
+//! adds (`C` and `N`).
 
 mod backoff;
 mod control;

@@ -1,9 +1,11 @@
-//! Messages in more buffers than a send on the device can name. They arrive all the same: copied into one large
-//! buffer, or sent as one piece of memory under a key of their own, which costs the device more and the
-//! processor less (`docs/dev/decisions/011-fast-registration.md`).
+//! Messages in more buffers than a send on the device can name. The worker sends them all the same, in one of
+//! two ways: it copies them into one large buffer, or it sends them as one piece of memory under a key of
+//! their own. A key costs the device more and the processor less
+//! (`docs/dev/decisions/011-fast-registration.md`).
 //!
-//! Keys are the control lcore's to make: a worker that has none asks, and copies meanwhile. One whose connection failed is in doubt, and goes
-//! back to be made anew; one that nobody needs, to be destroyed.
+//! Only the control lcore makes keys. A worker without a key requests one, and copies in the meantime. A key
+//! whose connection failed is in doubt, and is returned to be made again. A key that is no longer needed is
+//! returned to be destroyed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,31 +17,34 @@ use pmd::hca::{
 use pmd::mem::key::{DoubtfulKey, FreeKey, KeyPool, KeyPoolConfig, PageList};
 use pmd::mem::{HEADROOM, Mbuf, Pool};
 
-/// Pieces that a list has room for: as many as go into an entry of mlx5.
+/// Pieces that a list has room for: the number that fits an mlx5 list entry.
 pub(crate) const LIST_ROOM: usize = 52;
-/// Most keys of a worker.
+/// Largest number of keys of a worker.
 pub(crate) const KEYS: usize = 256;
-/// Bytes of packet data in a large buffer, which has no headroom then: IPoIB's largest message, 65,524, has room.
+/// Bytes of packet data in a large buffer, which then has no headroom. IPoIB's largest message, 65,524 bytes,
+/// fits.
 pub(crate) const LARGE_ROOM: u16 = u16::MAX - HEADROOM as u16;
-/// Large buffers of a worker: copies on their way.
+/// Large buffers of a worker: copies that are being sent.
 pub(crate) const LARGE_BUFFERS: u32 = 64;
-/// Buffers of the largest message on a connection whose data take up `room` bytes each: its header may have one of its own, and what stands
-/// before its data, too.
+/// Largest number of buffers of a message on a connection whose buffers hold `room` bytes of data each. The
+/// header may have a buffer of its own, and so may the bytes before the data.
 pub(crate) fn most_segments(room: usize) -> u32 {
     u32::try_from(65_524_usize.div_ceil(room.max(1)) + 2).unwrap_or(u32::MAX)
 }
 
-/// How messages are sent that are in more buffers than a send can name.
+/// How to send messages in more buffers than a send can name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LongMessages {
-    /// Copied into one large buffer.
+    /// Copy them into one large buffer.
     #[default]
     Copy,
-    /// Under a key of their own, on devices that register lists of memory from a send queue; copied on others.
+    /// Send them under a key of their own on devices that register lists of memory from a send queue; copy on
+    /// others.
     Key,
 }
 
-/// What became of messages that are in more buffers than a send can name. Written by one worker, read by the control lcore.
+/// Counters of messages in more buffers than a send can name. Written by one worker, read by the control
+/// lcore.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     copied: AtomicU64,
@@ -49,38 +54,38 @@ pub(crate) struct Counters {
     keys: [AtomicU64; 6],
 }
 
-/// What became of messages that are in more buffers than a send can name, and what the pools of keys for them have done.
+/// Statistics of messages in more buffers than a send can name, and of the pools of keys for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LongStatistics {
-    /// Copied into one large buffer.
+    /// Messages that were copied into one large buffer.
     pub copied: u64,
-    /// Sent under a key of their own.
+    /// Messages that were sent under a key of their own.
     pub by_key: u64,
-    /// Times that a large buffer was asked for and not to be had, each try counted.
+    /// Times that no large buffer was available; each try is counted.
     pub waited: u64,
-    /// Keys that were made anew because their connection failed.
+    /// Keys that were made again because their connection failed.
     pub doubtful: u64,
     /// Keys in use.
     pub in_use: u64,
-    /// Most keys that a worker used at once, all workers together.
+    /// Sum over the workers of the most keys that each used at once.
     pub most_in_use: u64,
-    /// Keys that wait to be used.
+    /// Idle keys.
     pub idle: u64,
     /// Times that a key was taken.
     pub taken: u64,
-    /// Times that there was none.
+    /// Times that no key was available.
     pub missed: u64,
-    /// Keys that nobody used for a long time, destroyed.
+    /// Keys that were destroyed because they were not used for a long time.
     pub aged: u64,
 }
 
 fn add(cell: &AtomicU64) {
-    // There is one writer.
+    // There is one writer, so a load and a store suffice.
     cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 impl Counters {
-    /// Adds what this worker has counted.
+    /// Adds the counters of this worker to `sum`.
     pub(crate) fn add_to(&self, sum: &mut LongStatistics) {
         let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let [in_use, most, idle, taken, missed, aged] = self.keys.each_ref().map(get);
@@ -97,14 +102,14 @@ impl Counters {
     }
 }
 
-/// What a worker asks of its control lcore about keys.
+/// A worker's requests to its control lcore about keys.
 #[derive(Debug)]
 pub enum KeyNote {
-    /// Another one, with room for so many pieces.
+    /// Make another key, with room for this number of pieces.
     Wanted(u32),
-    /// This one made anew: its connection failed.
+    /// Make this key again: its connection failed.
     Doubtful(DoubtfulKey, PageList),
-    /// This one destroyed: nobody needs it.
+    /// Destroy this key: it is no longer needed.
     Unused(FreeKey),
 }
 
@@ -112,17 +117,17 @@ pub enum KeyNote {
 #[derive(Debug)]
 struct Keys {
     pool: KeyPool,
-    /// As many as free keys.
+    /// One for each free key.
     lists: Vec<PageList>,
-    /// Under way, with what they send.
+    /// Keys in use, with the messages that they send.
     outstanding: usize,
-    /// A key is on its way, or it was asked for.
-    asked: bool,
-    /// What waits to be told.
+    /// A key is requested, and has not arrived yet.
+    requested: bool,
+    /// Notes that are not sent yet.
     notes: Vec<KeyNote>,
 }
 
-/// How a worker sends messages that are in more buffers than a send can name.
+/// Sends a worker's messages in more buffers than a send can name.
 #[derive(Debug, Default)]
 pub(crate) struct Long {
     large: Option<Pool>,
@@ -131,21 +136,21 @@ pub(crate) struct Long {
 }
 
 impl Long {
-    /// Copies into buffers of `large`; with `by_key` only what there is no key for.
+    /// Copies into buffers of `large`; with `by_key`, only if no key is available.
     pub(crate) fn new(large: Pool, by_key: bool, counters: Arc<Counters>) -> Self {
         let keys = by_key.then(|| {
             Box::new(Keys {
                 pool: KeyPool::new(KeyPoolConfig { most: KEYS, ..KeyPoolConfig::default() }),
                 lists: Vec::with_capacity(KEYS),
                 outstanding: 0,
-                asked: false,
+                requested: false,
                 notes: Vec::with_capacity(2 * KEYS + 1),
             })
         });
         Self { large: Some(large), keys, counters }
     }
 
-    /// Sends a message that was refused for its many segments by a connection.
+    /// Sends a message that a connection refused for its number of segments.
     #[cold]
     pub(crate) fn send_rc<Q: MemoryWork>(
         &mut self,
@@ -158,7 +163,8 @@ impl Long {
             Err(Refused { buf, error: PostError::TooManySegments }) => buf,
             Err(refused) => return Err(refused),
         };
-        // Who has taken as many as are left waits, and not the others for it.
+        // A connection that holds more large buffers than are left waits, so that the others need not wait
+        // for it.
         let left = self.large.as_ref().map_or(0, |large| large.available() as usize);
         if queues.rc_outstanding(slot) > left {
             add(&self.counters.waited);
@@ -167,7 +173,7 @@ impl Long {
         self.copied(buf, |one| queues.send_rc(slot, one))
     }
 
-    /// Sends a datagram that was refused for its many segments.
+    /// Sends a datagram that was refused for its number of segments.
     #[cold]
     pub(crate) fn send_ud<Q: MemoryWork>(
         &mut self,
@@ -179,7 +185,7 @@ impl Long {
         self.copied(buf, |one| queues.send_ud(slot, to, one))
     }
 
-    /// What is not sent comes back as it was.
+    /// Copies and sends a message. Returns it unchanged if it was not sent.
     fn copied(&self, buf: Mbuf, send: impl FnOnce(Mbuf) -> Result<(), Refused>) -> Result<(), Refused> {
         let Some(large) = self.large.as_ref() else {
             return Err(Refused { buf, error: PostError::TooManySegments });
@@ -200,7 +206,7 @@ impl Long {
         }
     }
 
-    /// Refused for its many segments: not this way.
+    /// Sends a message under a key. Returns [`PostError::TooManySegments`] if that is not possible.
     fn by_key<Q: MemoryWork>(&mut self, queues: &mut Q, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
         let many = |buf| Refused { buf, error: PostError::TooManySegments };
         let Some(keys) = self.keys.as_mut() else { return Err(many(buf)) };
@@ -234,12 +240,13 @@ impl Long {
         self.keys.as_ref().is_some_and(|keys| keys.outstanding > 0 || !keys.notes.is_empty())
     }
 
-    /// Takes back what was sent under keys. Notes go to `tell`, which hands back what it has no room for.
+    /// Takes back what was sent under keys. Passes notes to `notify`, which returns a note that it has no
+    /// room for.
     #[cold]
     pub(crate) fn settle<Q: MemoryWork>(
         &mut self,
         queues: &mut Q,
-        mut tell: impl FnMut(KeyNote) -> Result<(), KeyNote>,
+        mut notify: impl FnMut(KeyNote) -> Result<(), KeyNote>,
     ) {
         let Some(keys) = self.keys.as_mut() else { return };
         let mut done = DoneBurst::new();
@@ -257,12 +264,12 @@ impl Long {
                     keys.notes.push(KeyNote::Doubtful(key, list));
                     add(&self.counters.doubtful);
                 }
-                // Nobody posts any other.
+                // No other work is posted.
                 _ => {}
             }
         }
         while let Some(note) = keys.notes.pop() {
-            if let Err(note) = tell(note) {
+            if let Err(note) = notify(note) {
                 keys.notes.push(note);
                 break;
             }
@@ -272,10 +279,10 @@ impl Long {
         }
     }
 
-    /// A key has come.
+    /// Adds a key that the control lcore made.
     pub(crate) fn take_key(&mut self, key: FreeKey, list: PageList) {
         let Some(keys) = self.keys.as_mut() else { return };
-        keys.asked = false;
+        keys.requested = false;
         match keys.pool.add(key) {
             Ok(()) => keys.lists.push(list),
             Err(key) => keys.notes.push(KeyNote::Unused(key)),
@@ -283,11 +290,11 @@ impl Long {
         self.publish();
     }
 
-    /// Gives keys away that nobody needs.
+    /// Returns keys that are no longer needed.
     pub(crate) fn age(&mut self, now: Instant) {
         let Some(keys) = self.keys.as_mut() else { return };
-        // If it could not be made, it may be by now.
-        keys.asked = false;
+        // A request that failed may succeed by now.
+        keys.requested = false;
         let Keys { pool, lists, notes, .. } = &mut **keys;
         pool.age(now, |key| {
             lists.pop();
@@ -299,9 +306,9 @@ impl Long {
     fn publish(&self) {
         let Some(keys) = &self.keys else { return };
         let s = keys.pool.statistics();
-        let figures = [s.in_use as u64, s.most_in_use as u64, s.idle as u64, s.taken, s.missed, s.aged];
-        for (cell, figure) in self.counters.keys.iter().zip(figures) {
-            cell.store(figure, Ordering::Relaxed);
+        let values = [s.in_use as u64, s.most_in_use as u64, s.idle as u64, s.taken, s.missed, s.aged];
+        for (cell, value) in self.counters.keys.iter().zip(values) {
+            cell.store(value, Ordering::Relaxed);
         }
     }
 }
@@ -313,8 +320,8 @@ impl Keys {
                 return Some((key, list));
             }
             let _ = self.pool.put(key);
-        } else if !self.asked && self.pool.has_room() {
-            self.asked = true;
+        } else if !self.requested && self.pool.has_room() {
+            self.requested = true;
             self.notes.push(KeyNote::Wanted(pieces));
         }
         None
@@ -322,7 +329,7 @@ impl Keys {
 
     fn give_back(&mut self, key: FreeKey, list: PageList) {
         self.lists.push(list);
-        // It is of this pool.
+        // The key is from this pool.
         let _ = self.pool.put(key);
     }
 }
@@ -339,21 +346,21 @@ mod tests {
         FreeKey::new(MemoryKey::new(index << 8), 64)
     }
 
-    /// Keys without large buffers: nothing is sent.
+    /// Keys without large buffers: no message is sent.
     fn long() -> Long {
         let pool = KeyPool::new(KeyPoolConfig { most: 4, ..KeyPoolConfig::default() });
-        let keys = Keys { pool, lists: Vec::new(), outstanding: 0, asked: false, notes: Vec::new() };
+        let keys = Keys { pool, lists: Vec::new(), outstanding: 0, requested: false, notes: Vec::new() };
         Long { large: None, keys: Some(Box::new(keys)), counters: Arc::default() }
     }
 
-    fn told(long: &Long) -> LongStatistics {
+    fn statistics(long: &Long) -> LongStatistics {
         let mut sum = LongStatistics::default();
         long.counters.add_to(&mut sum);
         sum
     }
 
     #[test]
-    fn keys_that_nobody_uses_are_given_away_and_that_is_told() {
+    fn keys_that_are_not_used_are_returned_and_that_is_counted() {
         let (mut long, start) = (long(), Instant::now());
         let period = KeyPoolConfig::default().idle;
         (1..=3).for_each(|n| long.take_key(key(n), PageList::new(LIST_ROOM)));
@@ -369,10 +376,10 @@ mod tests {
                 .collect();
             (gone, keys.lists.len())
         };
-        // From the first look on.
+        // The period starts at the first check.
         assert_eq!(ages(&mut long, 0, Duration::ZERO), (vec![], 3));
         assert_eq!(ages(&mut long, 1, Duration::ZERO), (vec![], 3), "they may just have been used");
-        // One is, and comes back.
+        // One key is used, and comes back.
         let Some((used, list)) = long.keys.as_mut().and_then(|keys| keys.take(64)) else { panic!() };
         let name = used.key().index();
         if let Some(keys) = long.keys.as_mut() {
@@ -383,14 +390,14 @@ mod tests {
         gone.push(name);
         gone.sort_unstable();
         assert_eq!((gone, lists), (vec![1, 2, 3], 1), "a key each, and its list");
-        let s = told(&long);
+        let s = statistics(&long);
         assert_eq!((s.aged, s.idle, s.in_use, s.taken, s.most_in_use), (2, 1, 0, 1, 1));
         assert_eq!(ages(&mut long, 3, Duration::ZERO), (vec![name], 0));
-        assert_eq!((told(&long).aged, told(&long).idle), (3, 0));
+        assert_eq!((statistics(&long).aged, statistics(&long).idle), (3, 0));
     }
 
     #[test]
-    fn a_key_too_many_goes_back_and_one_that_is_missing_is_asked_for_once() {
+    fn a_surplus_key_is_returned_and_a_missing_one_is_requested_once() {
         let mut long = long();
         let notes = |long: &mut Long| {
             long.keys.as_mut().map(|keys| std::mem::take(&mut keys.notes)).unwrap_or_default()
@@ -400,8 +407,8 @@ mod tests {
         }
         assert!(matches!(notes(&mut long)[..], [KeyNote::Wanted(40)]));
         (1..=5).for_each(|n| long.take_key(key(n), PageList::new(LIST_ROOM)));
-        let told_off = notes(&mut long);
-        assert!(matches!(&told_off[..], [KeyNote::Unused(key)] if key.key().index() == 5));
-        assert_eq!((told(&long).idle, told(&long).missed), (4, 2));
+        let returned = notes(&mut long);
+        assert!(matches!(&returned[..], [KeyNote::Unused(key)] if key.key().index() == 5));
+        assert_eq!((statistics(&long).idle, statistics(&long).missed), (4, 2));
     }
 }

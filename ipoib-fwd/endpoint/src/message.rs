@@ -1,4 +1,4 @@
-//! What crosses the rings between an endpoint and its workers.
+//! Messages in the rings between an endpoint and its workers.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -15,69 +15,71 @@ use ipoib::link::{ConnKey, LinkIndex};
 /// From the control lcore to a worker, carried out in order.
 #[derive(Debug)]
 pub enum Command<Q: Queues, C> {
-    /// Take a connected queue pair. Answer: [`Note::Inserted`].
+    /// Insert a connected queue pair. Answer: [`Note::Inserted`].
     InsertRc {
         /// The connection.
         conn: ConnKey,
-        /// Its place.
+        /// Its slot.
         slot: RcSlot,
-        /// Its hot half.
+        /// Its data-path half.
         rc: Q::Rc,
     },
     /// Post the drain request. Answer: the queue pair's event, or [`Note::DrainRefused`].
     PostDrain {
         /// The connection.
         conn: ConnKey,
-        /// Its place.
+        /// Its slot.
         slot: RcSlot,
     },
-    /// Give a connected queue pair back. Answer: [`Note::Removed`].
+    /// Return a connected queue pair. Answer: [`Note::Removed`].
     RemoveRc {
         /// The connection.
         conn: ConnKey,
-        /// Its place.
+        /// Its slot.
         slot: RcSlot,
     },
-    /// Take a link's datagram queue pair, closed. Answer: [`Note::UdInserted`].
+    /// Insert a link's datagram queue pair, closed. Answer: [`Note::UdInserted`].
     InsertUd {
         /// The link.
         link: LinkIndex,
-        /// Its hot half.
+        /// Its data-path half.
         ud: Q::Ud,
     },
-    /// Give a link's datagram queue pair back, which has been closed and has nothing outstanding. Answer: [`Note::UdRemoved`].
+    /// Return a link's datagram queue pair, which is closed and has nothing outstanding. Answer:
+    /// [`Note::UdRemoved`].
     RemoveUd(LinkIndex),
-    /// Stop posting to a link's datagram queue pair. Answer: [`Note::UdClosed`], when it has given back all it had.
+    /// Stop posting to a link's datagram queue pair. Answer: [`Note::UdClosed`], when all its buffers are
+    /// back.
     CloseUd(LinkIndex),
-    /// Post to it again.
+    /// Resume posting to it.
     OpenUd(LinkIndex),
     /// Send a message as a datagram.
     SendUd {
-        /// By which link's queue pair.
+        /// The link whose queue pair sends it.
         link: LinkIndex,
-        /// Where to.
+        /// Destination.
         to: Q::Destination,
-        /// Encapsulation header and what follows.
+        /// Encapsulation header and payload.
         buf: Mbuf,
     },
-    /// Go on recording times into this histogram and give the present one back ([`Note::Latency`]).
+    /// Record times into this histogram from now on, and return the present one ([`Note::Latency`]).
     Latency(Box<Histogram<u32>>),
     /// A key for messages in many buffers, and a list for it.
     Key(FreeKey, PageList),
-    /// Give keys back that were not used for long.
+    /// Return keys that were not used for a long time.
     AgeKeys(Instant),
-    /// Something of the application's.
+    /// A command of the application.
     App(C),
 }
 
 /// From a worker to the control lcore.
 #[derive(Debug)]
 pub enum Note<Q: Queues, N> {
-    /// A connected queue pair was taken, or its slot was not free and here it is again.
+    /// A connected queue pair was inserted, or is returned because its slot was not free.
     Inserted {
         /// The connection.
         conn: ConnKey,
-        /// The hot half, if it was refused.
+        /// The data-path half, if it was refused.
         refused: Option<Q::Rc>,
     },
     /// The drain request was refused.
@@ -85,51 +87,51 @@ pub enum Note<Q: Queues, N> {
         /// The connection.
         conn: ConnKey,
     },
-    /// A connected queue pair was given back.
+    /// A connected queue pair was returned.
     Removed {
         /// The connection.
         conn: ConnKey,
-        /// Its hot half; `None` if the slot was empty.
+        /// Its data-path half; `None` if the slot was empty.
         rc: Option<Q::Rc>,
     },
-    /// A datagram queue pair was taken, or its place was not free and here it is again.
+    /// A datagram queue pair was inserted, or is returned because its slot was not free.
     UdInserted {
-        /// The hot half, if it was refused.
+        /// The data-path half, if it was refused.
         refused: Option<Q::Ud>,
     },
-    /// A datagram queue pair was given back.
+    /// A datagram queue pair was returned.
     UdRemoved {
         /// The link.
         link: LinkIndex,
-        /// Its hot half; `None` if there was none.
+        /// Its data-path half; `None` if there was none.
         ud: Option<Q::Ud>,
     },
-    /// A link's datagram queue pair has given back all it had.
+    /// All buffers of a link's datagram queue pair are back.
     UdClosed(LinkIndex),
-    /// Something befell a queue pair.
+    /// An event of a queue pair.
     Qp(QpEvent),
-    /// Traffic goes to a neighbour of a link that wants a connection.
+    /// Traffic goes to a neighbour of a link to which there is no connection yet.
     Wanted(LinkIndex, IpAddr),
-    /// A datagram of the control lcore's was not taken.
+    /// A datagram of the control lcore was refused.
     Refused {
         /// The link.
         link: LinkIndex,
         /// The datagram.
         buf: Mbuf,
-        /// Why.
+        /// The reason.
         error: PostError,
     },
-    /// So many notes about queue pairs found the ring full since the last one that did not.
+    /// Number of notes about queue pairs that were lost to a full ring since the last note that was not.
     EventsLost(u64),
-    /// Times recorded since the last one.
+    /// Times recorded since the last such note.
     Latency(Box<Histogram<u32>>),
-    /// Something about keys for messages in many buffers.
+    /// A request or report about keys for messages in many buffers.
     Key(KeyNote),
-    /// Something of the application's.
+    /// A note of the application.
     App(N),
 }
 
-/// What was lost on the way between a control lcore and its workers.
+/// Messages that were lost between a control lcore and its workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Losses {
     /// Datagrams for which there was no buffer.
@@ -138,12 +140,12 @@ pub struct Losses {
     pub queue_full: u64,
     /// Datagrams that the device refused for another reason.
     pub refused: u64,
-    /// Queue pair events that found the ring full: what waited for them went on by its timer.
+    /// Queue pair events that found the ring full: the timer of the waiting party took over.
     pub events: u64,
 }
 
 impl Losses {
-    /// Counts a datagram that was not taken.
+    /// Counts a datagram that was refused.
     pub(super) const fn count(&mut self, error: PostError) {
         match error {
             PostError::Full => self.queue_full += 1,

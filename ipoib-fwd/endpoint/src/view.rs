@@ -1,4 +1,5 @@
-//! What a worker looks up: the link's state and neighbours, with destinations that its device has prepared.
+//! Lookup tables of a worker: the link's state and neighbours, with destinations that its device has
+//! prepared.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +23,7 @@ pub struct Peer<D> {
 /// A new state of the link, with destinations that the device has prepared: what a [`Board`] publishes.
 #[derive(Clone, Debug)]
 pub struct LinkUpdate<D> {
-    /// Which link.
+    /// The link.
     pub link: LinkIndex,
     /// The link as a whole.
     pub state: Arc<LinkState>,
@@ -30,17 +31,17 @@ pub struct LinkUpdate<D> {
     pub broadcast: Option<D>,
     /// Other joined groups.
     pub groups: Vec<(Ipv4Addr, D)>,
-    /// Neighbours that came, changed or went.
+    /// Neighbours that were added, changed or removed.
     pub changes: Vec<NeighbourChange<D>>,
 }
 
-/// Where an endpoint's owner publishes the link's tables to its workers, in the shape that its workers look up.
+/// Publishes an endpoint's link tables to its workers, in the shape that its workers look up.
 pub trait Board<D> {
-    /// Publishes. When it returns, a worker that refreshes its tables sees the update; when the grace has passed, none looks at older
-    /// ones.
+    /// Publishes. When it returns, a worker that refreshes its tables sees the update. When the grace period
+    /// has passed, no worker reads older tables.
     fn publish(&mut self, update: LinkUpdate<D>) -> Grace;
 
-    /// True if no worker looks at tables older than a publication's.
+    /// True if no worker reads tables older than those of a publication.
     fn passed(&self, grace: Grace) -> bool;
 }
 
@@ -59,7 +60,7 @@ pub struct LinkView<D> {
     pub used: Marks,
 }
 
-/// Most neighbours whose use is marked: more than a link has.
+/// Largest number of neighbours whose use is marked: more than a link has.
 const MOST: usize = 1 << 16;
 
 /// Publishes [`LinkView`]s to one worker.
@@ -72,7 +73,7 @@ pub struct ViewBoard<D> {
 }
 
 impl<D: Clone> ViewBoard<D> {
-    /// A board whose first view is of a link that is down.
+    /// Creates a board whose first view is of a link that is down.
     #[must_use]
     pub fn new(state: Arc<LinkState>) -> Self {
         let used = Usage::new(MOST, 1);
@@ -87,7 +88,7 @@ impl<D: Clone> ViewBoard<D> {
         Self { publisher: Publisher::new(view.clone()), view, numbers: HashMap::new(), used }
     }
 
-    /// The neighbours that the worker has sent to since the last call.
+    /// Returns the neighbours that the worker has sent to since the last call.
     #[must_use]
     pub fn take_used(&self) -> Vec<IpAddr> {
         self.used.take(0)
@@ -98,7 +99,7 @@ impl<D: Clone> ViewBoard<D> {
             NeighbourChange::Set(neighbour) => {
                 let Self { numbers, used, .. } = self;
                 let number = *numbers.entry(neighbour.ip).or_insert_with_key(|ip| {
-                    // Beyond all: its use is not marked.
+                    // Above the limit, use is not marked.
                     used.add(*ip).unwrap_or(u32::MAX)
                 });
                 NeighbourChange::Set(neighbour.map(|to| Peer { to: to.clone(), number }))
@@ -112,7 +113,7 @@ impl<D: Clone> ViewBoard<D> {
         }
     }
 
-    /// A worker's reader.
+    /// Creates a reader for a worker.
     #[must_use]
     pub fn reader(&mut self) -> Reader<LinkView<D>> {
         self.publisher.reader()

@@ -1,4 +1,4 @@
-//! The worker's part of an endpoint.
+//! The worker's part of an endpoint: queues, rings, and messages that wait for full queues.
 
 use std::time::Instant;
 
@@ -19,27 +19,27 @@ use ipoib::link::{LinkIndex, Neighbour};
 /// The first link's datagram queue pair in its workers' queues.
 pub const UD: UdSlot = UdSlot(0);
 
-/// Each link's datagram queue pair has the place of its number.
+/// Returns the slot of a link's datagram queue pair: the link's index.
 pub(crate) fn place(link: LinkIndex) -> UdSlot {
     UdSlot(u8::try_from(link.0).unwrap_or(u8::MAX))
 }
 
-/// Commands taken in one turn.
-const COMMANDS_PER_TURN: usize = 32;
-/// Datagrams behind which a query is posted in a queue that was stuck.
+/// Most commands that are carried out in one iteration.
+const COMMANDS_PER_ITERATION: usize = 32;
+/// Most outstanding datagrams in a stuck queue behind which a query is still posted.
 const MOST_BEFORE_QUERY: u32 = 32;
-/// Room in the ring of notes that applications leave for queue pair events: [`note`] refuses
-/// below it, and no command is taken.
+/// Room in the ring of notes that applications leave for queue pair events: below it, [`note`] refuses, and
+/// no command is taken.
 pub const RESERVE: usize = 4 * BURST;
 
-/// True for an ARP query. Who sent it counts on it to leave at once: an answer that comes late is taken for silence.
+/// True for an ARP query. Its sender expects it to leave at once: a late answer counts as none.
 fn is_query(message: &[u8]) -> bool {
     let Some((EtherType::Arp, content)) = decapsulate(message) else { return false };
     Arp::parse(content)
         .is_ok_and(|arp| arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip)
 }
 
-/// How a packet left.
+/// How a packet was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// By a connection.
@@ -48,23 +48,23 @@ pub enum Sent {
     Ud,
 }
 
-/// What an application calls a message by that may wait for a full queue.
+/// An application's identifier of a message that may wait for a full queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tag(pub u16);
 
-/// What became of a message.
+/// Outcome of sending a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// The queue has it.
+    /// The queue has accepted it.
     Now,
-    /// The queue is full. It waits a little ([`LinkWorker::retry`]).
+    /// The queue is full. The message waits for a short time ([`LinkWorker::retry`]).
     Later,
 }
 
-/// What became of a message that waited.
+/// Outcome for a message that waited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// The queue has it, with so many bytes.
+    /// The queue has accepted it, with this number of bytes.
     Sent(usize),
     /// It was dropped.
     Lost(PostError),
@@ -73,7 +73,7 @@ pub enum Waited {
 /// A message that waits.
 #[derive(Debug)]
 struct Waiting<D> {
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     to: Option<D>,
     tag: Tag,
     buf: Mbuf,
@@ -88,21 +88,21 @@ pub struct LinkWorker<Q: Queues, C, N> {
     notes: Sender<Note<Q, N>>,
     events: ArrayVec<QpEvent, BURST>,
     lost_events: u64,
-    /// Links whose datagram queue pair is to be closed, and has not given everything back.
+    /// Links whose datagram queue pair is being closed, and still has requests outstanding.
     closing: Vec<LinkIndex>,
-    /// Of connections that messages came by, by slot.
+    /// Marks of the connections that messages arrived on, by slot.
     received: Marks,
-    /// What full queues did not take.
+    /// Messages that full queues did not accept.
     held: Held<Waiting<Q::Destination>>,
-    /// Of queues that were taken away while messages waited for them.
+    /// Tags of messages whose queues were removed while they waited.
     orphans: Vec<Tag>,
-    /// What the queues refuse for its many segments.
+    /// Sends messages that the queues refuse for their number of segments.
     long: Long,
 }
 
 impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
-    /// A worker from its parts; the other ends of the rings are its control lcore's, which takes the marks of connections that messages
-    /// came by, too.
+    /// Creates a worker from its parts. Its control lcore has the other ends of the rings, and harvests the
+    /// marks of connections that messages arrived on.
     pub fn new(
         index: u8,
         queues: Q,
@@ -125,32 +125,33 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         }
     }
 
-    /// With a way for what the queues refuse for its many segments.
+    /// Sets the sender of messages that the queues refuse for their number of segments.
     pub(crate) fn with_long(self, long: Long) -> Self {
         Self { long, ..self }
     }
 
-    /// Its index among the link's workers.
+    /// Returns its index among the link's workers.
     #[must_use]
     pub const fn index(&self) -> u8 {
         self.index
     }
 
-    /// The queues.
+    /// Returns the queues.
     pub const fn queues(&mut self) -> &mut Q {
         &mut self.queues
     }
 
-    /// The queues and the ring of notes, to send with. A worker refreshes its tables after [`LinkWorker::commands`]: older
-    /// ones may name a connection's slot that has another connection now.
+    /// Returns the queues and the ring of notes, for sending. A worker refreshes its tables after
+    /// [`LinkWorker::commands`]: in older tables, a connection's slot may now hold another connection.
     pub const fn parts(&mut self) -> (&mut Q, &mut Sender<Note<Q, N>>) {
         (&mut self.queues, &mut self.notes)
     }
 
-    /// Carries out commands; what is the application's goes to `app`. First in a turn. Returns how many there were.
+    /// Carries out commands; passes the application's commands to `app`. Call it first in an iteration.
+    /// Returns the number of commands.
     pub fn commands(&mut self, times: &mut Recorder, mut app: impl FnMut(C, &mut Q)) -> usize {
-        for done in 0..COMMANDS_PER_TURN {
-            // Each command may need a place for its answer.
+        for done in 0..COMMANDS_PER_ITERATION {
+            // Each command may need room for its answer.
             if self.notes.room() <= RESERVE {
                 return done;
             }
@@ -186,7 +187,8 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                     self.closing.retain(|closing| *closing != link);
                     None
                 }
-                // What is refused is lost. The link is notified: a query that was not sent is not unanswered.
+                // A refused datagram is lost. The link is notified, so that it does not count a query that
+                // was not sent as unanswered.
                 Command::SendUd { link, to, buf } => {
                     let slot = place(link);
                     let sent = if self.is_pressed(slot) && is_query(buf.data()) {
@@ -215,16 +217,18 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                 drop(self.notes.send(note));
             }
         }
-        COMMANDS_PER_TURN
+        COMMANDS_PER_ITERATION
     }
 
-    /// True if traffic waits for a datagram queue, or has waited in vain and is still in it: what the queue takes now leaves late.
+    /// True if traffic waits for a datagram queue, or waited in vain and is still in it: what the queue
+    /// accepts now leaves late.
     fn is_pressed(&self, slot: UdSlot) -> bool {
         let way = Way::Ud(slot);
         self.held.has(way) || self.held.is_stuck(way) && self.queues.ud_outstanding(slot) > MOST_BEFORE_QUERY
     }
 
-    /// Sends a message by a connection. If its queue is full the message waits, as those behind it do, unless there are too many.
+    /// Sends a message by a connection. If its queue is full, or earlier messages wait for it, the message
+    /// waits. Returns it if too many wait.
     pub fn send_rc(&mut self, slot: RcSlot, tag: Tag, buf: Mbuf) -> Result<Taken, Refused> {
         let way = Way::Rc(slot);
         if self.held.has(way) {
@@ -239,16 +243,16 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         }
     }
 
-    /// The same of a message of one segment that was looked at. What does not go at once is handed back, to be given to
-    /// [`LinkWorker::refused_rc`].
-    // One caller: a call would hand the message over through memory.
+    /// Sends a message of one segment by a connection, as [`LinkWorker::send_rc`] does. A message that is not
+    /// accepted at once is returned; the caller passes it to [`LinkWorker::refused_rc`].
+    // There is one caller. Without inlining, the call would pass the message through memory.
     #[inline(always)]
     pub fn send_single_rc(&mut self, slot: RcSlot, message: Single) -> Result<(), Refused> {
         if self.held.is_calm() {
             return self.queues.send_single_rc(slot, message);
         }
         let way = Way::Rc(slot);
-        // Those that wait are before it.
+        // Messages that wait are sent before it.
         if self.held.has(way) {
             return Err(Refused { buf: message.into(), error: PostError::Full });
         }
@@ -257,7 +261,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         Ok(())
     }
 
-    /// As [`LinkWorker::send_single_rc`], a datagram.
+    /// Sends a datagram of one segment, as [`LinkWorker::send_single_rc`] does by a connection.
     #[inline(always)]
     pub fn send_single_ud(
         &mut self,
@@ -277,7 +281,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         Ok(())
     }
 
-    /// A datagram that did not go at once waits, or goes in one piece.
+    /// Queues a datagram that was not accepted at once, or sends it in one piece if it has too many segments.
     #[cold]
     pub fn refused_ud(
         &mut self,
@@ -289,7 +293,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         self.refused(Way::Ud(slot), Some(to), tag, refused)
     }
 
-    /// A message that did not go at once waits, or goes in one piece.
+    /// Queues a message that was not accepted at once, or sends it in one piece if it has too many segments.
     #[cold]
     pub fn refused_rc(&mut self, slot: RcSlot, tag: Tag, refused: Refused) -> Result<Taken, Refused> {
         self.refused(Way::Rc(slot), None, tag, refused)
@@ -317,7 +321,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         }
     }
 
-    /// What a queue refused waits, or goes in one piece.
+    /// Queues what a queue refused, or sends it in one piece if it has too many segments.
     #[cold]
     #[inline(never)]
     fn refused(
@@ -356,30 +360,31 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         }
     }
 
-    /// Messages that wait for full queues.
+    /// Returns the number of messages that wait for full queues.
     #[inline]
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.held.len() + self.orphans.len()
     }
 
-    /// Offers what waits to its queues again, and tells what became of it. Once in a turn, behind [`LinkWorker::commands`].
+    /// Offers waiting messages to their queues again, and reports the outcome. Call it once in an iteration,
+    /// after [`LinkWorker::commands`].
     #[inline]
-    pub fn retry(&mut self, told: impl FnMut(Tag, Waited)) {
+    pub fn retry(&mut self, report: impl FnMut(Tag, Waited)) {
         if self.waiting() > 0 {
-            self.retry_all(told);
+            self.retry_all(report);
         }
     }
 
     #[cold]
-    fn retry_all(&mut self, mut told: impl FnMut(Tag, Waited)) {
+    fn retry_all(&mut self, mut report: impl FnMut(Tag, Waited)) {
         let Self { queues, held, orphans, long, .. } = self;
         for tag in orphans.drain(..) {
-            told(tag, Waited::Lost(PostError::NoConnection));
+            report(tag, Waited::Lost(PostError::NoConnection));
         }
         held.retry(Instant::now(), |way, Waiting { to, tag, buf }, task| {
             if task == Task::GiveUp {
-                told(tag, Waited::Lost(PostError::Full));
+                report(tag, Waited::Lost(PostError::Full));
                 return None;
             }
             let bytes = buf.len();
@@ -389,18 +394,18 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                 (Way::Ud(_), None) => Err(Refused { buf, error: PostError::NoConnection }),
             };
             match sent {
-                Ok(()) => told(tag, Waited::Sent(bytes)),
+                Ok(()) => report(tag, Waited::Sent(bytes)),
                 Err(Refused { buf, error: PostError::Full }) => return Some(Waiting { to, tag, buf }),
-                Err(Refused { error, .. }) => told(tag, Waited::Lost(error)),
+                Err(Refused { error, .. }) => report(tag, Waited::Lost(error)),
             }
             None
         });
     }
 
-    /// Takes received messages.
+    /// Receives messages.
     pub fn receive(&mut self, burst: &mut RxBurst) {
         self.queues.poll_receive(burst, &mut self.events);
-        // A filter of the iterator takes six instructions more for each message.
+        // An explicit condition, as an iterator's filter compiles to more instructions for each message.
         for received in &*burst {
             if let Some(slot) = received.rc {
                 self.received.mark(slot.0.into());
@@ -409,7 +414,8 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
         self.report_events();
     }
 
-    /// Rings doorbells, reaps what was sent and fills the receive queues up. Last in a turn. True if there was anything.
+    /// Rings doorbells, reaps completed sends and refills the receive queues. Call it last in an iteration.
+    /// True if there was any work.
     pub fn finish(&mut self) -> bool {
         self.queues.ring();
         let freed = self.queues.poll_send(&mut self.events);
@@ -451,16 +457,17 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
             self.lost_events = 0;
         }
         for event in self.events.drain(..) {
-            // Every wait for such an event is bounded on the control side, so a lost one delays and does not block.
+            // Every wait for such an event is bounded on the control side: a lost event delays and does not
+            // block.
             if self.notes.send(Note::Qp(event)).is_err() {
                 self.lost_events += 1;
             }
         }
     }
 
-    /// Gives the queues back when the worker has ended.
+    /// Returns the queues after the worker has ended.
     pub fn into_queues(mut self) -> Q {
-        // A burst at a time; what is not done by now never will be.
+        // Reaps one burst at a time. Requests that have not completed by now never will.
         for _ in 0..KEYS {
             self.settle();
             if !self.long.is_busy() {
@@ -471,7 +478,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     }
 }
 
-/// Posts a message on a connection, whatever number of buffers it is in.
+/// Posts a message on a connection, regardless of its number of buffers.
 #[inline(never)]
 fn post_rc<Q: MemoryWork>(queues: &mut Q, long: &mut Long, slot: RcSlot, buf: Mbuf) -> Result<(), Refused> {
     match queues.send_rc(slot, buf) {
@@ -480,7 +487,7 @@ fn post_rc<Q: MemoryWork>(queues: &mut Q, long: &mut Long, slot: RcSlot, buf: Mb
     }
 }
 
-/// Posts a datagram likewise.
+/// Posts a datagram, regardless of its number of buffers.
 #[inline(never)]
 fn post_ud<Q: MemoryWork>(
     queues: &mut Q,
@@ -495,7 +502,7 @@ fn post_ud<Q: MemoryWork>(
     }
 }
 
-/// Sends a note of the application's unless that would take the room of more important ones.
+/// Sends a note of the application, unless that would use the room reserved for more important ones.
 pub fn note<Q: Queues, N>(notes: &mut Sender<Note<Q, N>>, app: N) -> Result<(), N> {
     if notes.room() <= RESERVE {
         return Err(app);
@@ -505,8 +512,8 @@ pub fn note<Q: Queues, N>(notes: &mut Sender<Note<Q, N>>, app: N) -> Result<(), 
     Ok(())
 }
 
-/// Sends a message to a neighbour: by its connection if it is up and the message fits the peer's receive MTU, else as a
-/// datagram if that fits the link's MTU.
+/// Sends a message to a neighbour. It uses the neighbour's connection if it is up and the message fits the
+/// peer's receive MTU. Otherwise, the message is sent as a datagram if it fits the link's MTU.
 pub fn send<Q: Queues, N>(
     queues: &mut Q,
     notes: &mut Sender<Note<Q, N>>,
@@ -523,7 +530,7 @@ pub fn send<Q: Queues, N>(
         && neighbour.rc(index).is_none()
         && notes.room() > RESERVE
     {
-        // A full ring loses the hint; the next packet after the mark is cleared gives it again.
+        // A full ring loses the hint; the next packet after the mark is cleared repeats it.
         drop(notes.send(Note::Wanted(LinkIndex(0), neighbour.ip)));
     }
     if let Some(rc) = rc {

@@ -1,4 +1,4 @@
-//! What a configuration and a command line are checked for, by `ibfab --check` and by the start itself.
+//! Checks of a configuration and a command line, by `ibfab --check` and at the start.
 
 use config::EalArguments;
 use ib_wire::Gid;
@@ -10,7 +10,7 @@ use crate::program::ProgramError;
 /// Exit code of `--check` with warnings and no error.
 pub const WARNINGS: u8 = 3;
 
-/// Refuses words among EAL's arguments that EAL would ignore or refuse.
+/// Rejects EAL arguments that EAL would ignore or reject.
 pub fn eal_arguments(words: &[String]) -> Result<(), ProgramError> {
     EalArguments::parse(words.to_vec()).map(|_| ()).map_err(|error| ProgramError::Arguments {
         what: match error {
@@ -20,7 +20,7 @@ pub fn eal_arguments(words: &[String]) -> Result<(), ProgramError> {
     })
 }
 
-/// What is unwise in a configuration: hosts that wait for their partition, or keys without effect.
+/// Returns warnings about a configuration: hosts that wait for their partition, and keys without effect.
 #[must_use]
 pub fn warnings(config: &FabricConfig, management: Management) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -31,8 +31,8 @@ pub fn warnings(config: &FabricConfig, management: Management) -> Vec<String> {
             || config.lmc.get() != 0
         {
             warnings.push(
-                "partitions, prefix, hop limit and lmc of the configuration are the embedded subnet manager's: with --sm none \
-                 nobody reads them; remove them, or leave out --sm none"
+                "partitions, prefix, hop limit and lmc of the configuration are for the embedded subnet manager: --sm none \
+                 ignores them; remove them, or omit --sm none"
                     .to_owned(),
             );
         }
@@ -41,19 +41,19 @@ pub fn warnings(config: &FabricConfig, management: Management) -> Vec<String> {
     if config.hop_limit == 0 {
         for host in config.hosts.iter().filter(|host| host.grh_required) {
             warnings.push(format!(
-                "nobody can send to host {}: its port requires a GRH; set fabric.hop_limit = 1",
+                "no port can send to host {}: its port requires a GRH; set fabric.hop_limit = 1",
                 host.name
             ));
         }
     }
     for host in config.hosts_without_partition() {
         let (name, pkey) = (&host.name, host.pkey);
-        warnings.push(format!("host {name} waits: no [[partition]] with P_Key {pkey} has it as a member"));
+        warnings.push(format!("host {name} waits: it is not a member of a [[partition]] with P_Key {pkey}"));
     }
     warnings
 }
 
-/// The report of a check that found no error.
+/// Returns the report of a check that found no error.
 #[must_use]
 pub fn report(warnings: &[String]) -> String {
     let lines: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();

@@ -1,5 +1,6 @@
-//! The switches with the cables between them, and the subnet manager behind port 0 of the first, unless another one on the fabric has
-//! to do it. Either way packets go by the tables that a subnet manager wrote into the switches by subnet management packets.
+//! The switches with the cables between them, and the subnet manager behind port 0 of the first one, unless
+//! another one manages the subnet. In both cases, a subnet manager writes the forwarding tables of the
+//! switches by subnet management packets.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,41 +14,41 @@ use crate::sm::SubnetManager;
 use crate::subnet::{MKeys, OwnSwitches, Partition, SmConfig};
 use crate::switch::{NoSuchPort, Switch, SwitchConfig, SwitchPort};
 
-/// Datagrams exchanged between switch and subnet manager in one turn.
-const MADS_PER_TURN: usize = 64;
-/// What requests to subnet administration may have examined in one turn; those that come after that wait for the next turn,
-/// but subnet management goes on.
+/// Most datagrams between switch and subnet manager in one iteration.
+const MADS_PER_ITERATION: usize = 64;
+/// Most items that requests to subnet administration may examine in one iteration. Later requests wait for
+/// the next iteration, but subnet management continues.
 const EXAMINED_PER_TURN: usize = 1 << 14;
 
-/// Who manages the subnet.
+/// The subnet manager in charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Management {
     /// The embedded subnet manager, behind port 0 of the first switch.
     #[default]
     Embedded,
-    /// Somebody at a link, OpenSM for instance.
+    /// Another one at a link, for instance OpenSM.
     Elsewhere,
 }
 
 /// A subnet: switches, and subnet manager and administration unless they are elsewhere.
 #[derive(Debug)]
 pub struct Fabric {
-    /// That of the subnet manager.
+    /// The switch of the subnet manager.
     first: Switch,
     others: Vec<Switch>,
-    /// The cables that are plugged in.
+    /// Cables that are plugged in.
     plugged: Vec<[Place; 2]>,
     /// All cables keep their CRCs.
     keep_crcs: bool,
     manager: Option<SubnetManager>,
-    /// [`EXAMINED_PER_TURN`].
-    examined_per_turn: usize,
+    /// Limit as [`EXAMINED_PER_TURN`]; tests set another one.
+    examined_per_iteration: usize,
 }
 
 /// Why a cable cannot be plugged in.
 #[derive(Debug, thiserror::Error)]
 pub enum TrunkError {
-    /// Its switch or port is not there.
+    /// Its switch or port does not exist.
     #[error(transparent)]
     Port(#[from] NoSuchPort),
     /// No memory.
@@ -55,7 +56,7 @@ pub enum TrunkError {
     Memory(#[source] io::Error),
 }
 
-/// The switches of a configuration, and their ports behind which a switch may be.
+/// Returns the switches of a configuration, and their ports behind which a switch may be.
 fn own_switches(config: &FabricConfig) -> OwnSwitches {
     let id = |place: Place| Some((config.switches.get(place.switch)?.guid, place.port));
     let links = config.links.iter().filter(|link| link.trunk);
@@ -67,14 +68,14 @@ fn own_switches(config: &FabricConfig) -> OwnSwitches {
 }
 
 impl Fabric {
-    /// A fabric with nothing plugged in, trunks neither.
+    /// Creates a fabric with nothing plugged in, not even trunks.
     #[must_use]
     pub fn new(now: Instant, config: &FabricConfig, seed: u64, management: Management) -> Self {
         let mut switches = config.switches.iter().map(|switch| {
             let crate::config::SwitchConfig { name, guid, ports } = switch.clone();
             Switch::new(&SwitchConfig { guid, name, mtu: config.mtu, ports })
         });
-        // A configuration has one switch at least.
+        // A configuration has at least one switch.
         let nameless =
             || SwitchConfig { guid: ib_wire::Guid(1), name: String::new(), mtu: config.mtu, ports: 0 };
         let first = switches.next().unwrap_or_else(|| Switch::new(&nameless()));
@@ -95,16 +96,16 @@ impl Fabric {
             plugged: Vec::new(),
             keep_crcs: config.keep_crcs,
             manager,
-            examined_per_turn: EXAMINED_PER_TURN,
+            examined_per_iteration: EXAMINED_PER_TURN,
         };
         let trunks = config.trunks.iter().flat_map(|trunk| trunk.ends);
         for place in trunks.chain(config.links.iter().filter(|link| link.trunk).map(|link| link.place)) {
-            // Whether there is such a port is seen when something is plugged in.
+            // Plugging in checks that the port exists.
             if let Ok(switch) = fabric.switch_at(place) {
                 switch.set_trunk(SwitchPort(place.port));
             }
         }
-        // Before a host can give a switch a key.
+        // Before a host can set the key of a switch.
         if management == Management::Embedded {
             let switches = std::iter::once(&mut fabric.first).chain(&mut fabric.others);
             switches.for_each(|switch| switch.protect(keys));
@@ -127,21 +128,21 @@ impl Fabric {
         self.switch_at(place)?.plug(SwitchPort(place.port), name, link)
     }
 
-    /// Takes what is plugged into a port out of it.
+    /// Unplugs the link of a port.
     pub fn unplug(&mut self, place: Place) {
         if let Ok(switch) = self.switch_at(place) {
             switch.unplug(SwitchPort(place.port));
         }
     }
 
-    /// Plugs cables between switches in and out, as `trunks` says, all or none of them; `tap` gives a
-    /// copier to those that are plugged in.
+    /// Plugs cables between switches in and out as `trunks` says, all of them or none; `tap` makes a tap for
+    /// each that is plugged in.
     pub fn set_trunks(
         &mut self,
         trunks: &[TrunkConfig],
         mut tap: impl FnMut() -> Option<Tap>,
     ) -> Result<(), TrunkError> {
-        // Everything that can fail comes first.
+        // All steps that can fail come first.
         let mut new = Vec::new();
         for trunk in trunks {
             if !trunk.up || self.plugged.contains(&trunk.ends) {
@@ -168,50 +169,51 @@ impl Fabric {
         Ok(())
     }
 
-    /// Has the embedded subnet manager give the subnet another prefix.
+    /// Changes the subnet's prefix in the embedded subnet manager.
     pub fn set_prefix(&mut self, now: Instant, prefix: u64) {
         if let Some(manager) = &mut self.manager {
             manager.set_prefix(now, prefix);
         }
     }
 
-    /// Sets the hop limit of the paths that subnet administration gives out from now on.
+    /// Sets the hop limit of paths that subnet administration returns from now on.
     pub const fn set_hop_limit(&mut self, hop_limit: u8) {
         if let Some(manager) = &mut self.manager {
             manager.set_hop_limit(hop_limit);
         }
     }
 
-    /// Has the embedded subnet manager give the subnet other partitions.
+    /// Changes the partitions in the embedded subnet manager.
     pub fn set_partitions(&mut self, now: Instant, partitions: Vec<Partition>) {
         if let Some(manager) = &mut self.manager {
             manager.set_partitions(now, partitions);
         }
     }
 
-    /// The first switch.
+    /// Returns the first switch.
     #[must_use]
     pub const fn switch(&self) -> &Switch {
         &self.first
     }
 
-    /// Asks the other ends of cables to wake us by what they send from now on; a step is to be taken before a rest.
+    /// Requests a wakeup from the other ends of cables when they send. Call [`Fabric::step`] once more before
+    /// sleeping.
     pub fn rest(&mut self) {
         let switches = std::iter::once(&mut self.first).chain(&mut self.others);
         switches.for_each(Switch::rest);
     }
 
-    /// What then tells: descriptors that become readable.
+    /// Returns the descriptors that then become readable.
     pub fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.switches().flat_map(Switch::wakers)
     }
 
-    /// All switches, in the order of the configuration.
+    /// Returns all switches, in the order of the configuration.
     pub fn switches(&self) -> impl Iterator<Item = &Switch> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The embedded subnet manager.
+    /// Returns the embedded subnet manager.
     #[must_use]
     pub const fn manager(&self) -> Option<&SubnetManager> {
         self.manager.as_ref()
@@ -224,7 +226,7 @@ impl Fabric {
             worked |= switch.step(now);
             switch.discard_mads();
         }
-        // A switch tells a subnet manager elsewhere by traps.
+        // A switch notifies a subnet manager elsewhere by traps.
         let port_changed = self.first.take_port_change();
         let Some(manager) = &mut self.manager else {
             self.first.discard_mads();
@@ -234,15 +236,15 @@ impl Fabric {
             manager.handle_port_change(now);
         }
         let mut examined = 0;
-        for _ in 0..MADS_PER_TURN {
-            let is_spent = examined >= self.examined_per_turn;
+        for _ in 0..MADS_PER_ITERATION {
+            let is_spent = examined >= self.examined_per_iteration;
             let next = if is_spent { self.first.next_smp() } else { self.first.next_mad() };
             let Some(mad) = next else { break };
             manager.handle_mad(now, &mad);
             worked = true;
             examined += manager.take_examined();
         }
-        // After the answers that are here already: they are not late.
+        // After the answers that have arrived: they are not late.
         if manager.poll_timeout().is_some_and(|at| at <= now) {
             manager.handle_timeout(now);
             worked = true;
@@ -256,7 +258,7 @@ impl Fabric {
                 switch.set_elsewhere(|port| elsewhere.remove(&(guid, port.0)));
             }
         }
-        for _ in 0..MADS_PER_TURN {
+        for _ in 0..MADS_PER_ITERATION {
             let Some(mad) = manager.poll_transmit() else { break };
             self.first.send_mad(&mad);
             worked = true;

@@ -14,7 +14,7 @@ use ibfab::fabric::Management;
 use ibfab::program::{Options, Program, ProgramError};
 use logging::Log;
 
-/// Its name, in the log and before its errors.
+/// The program's name, in the log and before errors.
 const PROGRAM: &str = "ibfab";
 
 fn main() -> ExitCode {
@@ -53,7 +53,7 @@ fn run(log: Log) -> Result<ExitCode, ProgramError> {
     };
     if arguments.check {
         let warnings = check::warnings(&config, management);
-        // Nobody reads it: the exit code says it all the same.
+        // A failure to write does not matter: the exit code also has the result.
         let _ = std::io::stdout().write_all(check::report(&warnings).as_bytes());
         return Ok(if warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(check::WARNINGS) });
     }

@@ -1,35 +1,36 @@
-//! What the fabric's thread does between turns: it goes on at once while there is work, then naps, at first for a moment
-//! and then for longer; a packet at an interface or a cable ends a nap.
+//! The idle policy of the fabric's thread. It continues at once while there is work, then sleeps, at first
+//! for a moment and then for longer. A packet at an interface or a cable wakes it.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Idle turns that are gone through before the first nap: few, since who is to send next may wait for this processor.
+/// Idle iterations before the first sleep: few, since the next sender may wait for this processor.
 const SPINS: u32 = 20;
-/// First nap.
+/// First sleep.
 const FIRST: Duration = Duration::from_micros(200);
-/// Longest nap: bounds the delay of what does not wake.
+/// Longest sleep: bounds the delay of events that do not wake the thread.
 const LONGEST: Duration = Duration::from_millis(4);
-/// Naps of one length before they get longer: a conversation goes on with short ones.
+/// Sleeps of one length before the length doubles: so an exchange of packets meets only short ones.
 const REPEATS: u32 = 20;
 
-/// The pace of the fabric's thread.
+/// The idle state of the fabric's thread.
 #[derive(Debug, Default)]
 pub struct Naps {
     idle_turns: u32,
 }
 
 impl Naps {
-    /// How long to nap after so many idle turns; `None` to go on at once.
+    /// Returns the length of the next sleep; `None` to continue at once.
     fn length(&self) -> Option<Duration> {
         let naps = self.idle_turns.checked_sub(SPINS)?;
         let doublings = (naps / REPEATS).min(10);
         Some((FIRST * (1 << doublings)).min(LONGEST))
     }
 
-    /// After a turn. `wakers` are what has packets for us. True if a nap may follow the next turn: then cables are to be asked to wake.
+    /// Called after an iteration. `wakers` become readable when there are packets. True if the next iteration
+    /// may be followed by a sleep: the caller then makes cables wake the thread.
     pub fn after<'f>(&mut self, busy: bool, wakers: impl Iterator<Item = BorrowedFd<'f>>) -> bool {
         if busy {
             self.idle_turns = 0;
@@ -44,12 +45,12 @@ impl Naps {
         self.idle_turns >= SPINS - 1
     }
 
-    /// True if a waker ended it.
+    /// True if a waker ended the sleep.
     fn nap<'f>(nap: Duration, wakers: impl Iterator<Item = BorrowedFd<'f>>) -> bool {
         let mut wakers: Vec<PollFd<'_>> =
             wakers.map(|w| PollFd::from_borrowed_fd(w, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
-        // An interrupted nap is over; anything else would show where the interface is read.
+        // An interrupted sleep is over; any other error would show where the interface is read.
         rustix::event::poll(&mut wakers, Some(&timeout)).is_ok_and(|ready| ready > 0)
     }
 }

@@ -1,4 +1,4 @@
-//! The whole program: fabric and hosts on one thread, in turn.
+//! The whole program: fabric and hosts on one thread, by turns.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,25 +24,25 @@ use crate::report;
 use crate::service::Service;
 use crate::switch::NoSuchPort;
 
-/// Time between two visits of the capture.
+/// Time between two reads of the capture.
 const DRAIN: Duration = Duration::from_millis(20);
-/// Time that hosts have to say good-bye.
+/// Time that hosts have to close their connections.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Megabytes that EAL gets beside the hosts' buffers.
+/// Megabytes of EAL memory in addition to the hosts' buffers.
 const BASE_MEMORY: usize = 64;
-/// Bytes of a buffer with its headroom and bookkeeping: in ordinary pages it takes two.
+/// Bytes of a buffer with its headroom and metadata: with ordinary pages it takes two.
 const BUFFER_BYTES: usize = 8192;
 
-/// Why the program ends otherwise than asked.
+/// Why the program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// EAL's arguments.
-    #[error("command line: {what}; EAL's arguments stand before `--`, the options of ibfab behind it")]
+    #[error("command line: {what}; write EAL's arguments before `--` and the options of ibfab after it")]
     Arguments {
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
     /// EAL.
@@ -53,7 +53,7 @@ pub enum ProgramError {
     Pool {
         /// The host.
         name: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: PoolError,
     },
@@ -62,9 +62,9 @@ pub enum ProgramError {
     Link {
         /// Its name.
         name: String,
-        /// Where it is.
+        /// Its address.
         url: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: CableError,
     },
@@ -73,7 +73,7 @@ pub enum ProgramError {
     Pair {
         /// The host.
         name: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -88,7 +88,7 @@ pub enum ProgramError {
     Hca {
         /// The host.
         name: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: HcaError,
     },
@@ -103,48 +103,48 @@ pub enum ProgramError {
     Signals(#[source] io::Error),
 }
 
-/// What the command line says beside the configuration.
+/// Settings of the command line in addition to the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// EAL's arguments without the program's name; empty for our own choice.
     pub eal: Vec<String>,
     /// File of the capture.
     pub capture: Option<PathBuf>,
-    /// What it may take on disk.
+    /// Limits of its size on disk.
     pub capture_bounds: Bounds,
-    /// The configuration file, to be read again when asked.
+    /// The configuration file, which SIGHUP reads again.
     pub config: Option<PathBuf>,
     /// Seconds between two reports.
     pub stats: Option<u32>,
-    /// Who manages the subnet.
+    /// The subnet manager.
     pub management: Management,
-    /// The process's log, which the configuration rules.
+    /// The process's log, which the configuration controls.
     pub log: Option<Log>,
 }
 
-/// Buffers that the fabric's thread keeps at hand of each pool: a few messages of the longest kind.
+/// Buffers of each pool that the fabric's thread caches: a few messages of the largest size.
 const CACHE: u16 = 128;
 
-/// Everything that runs.
+/// The running fabric with its hosts.
 #[derive(Debug)]
 pub struct Program {
     fabric: Fabric,
     hosts: Vec<Host<SoftHca>>,
-    /// The hosts' buffers, to see that all come home.
+    /// The hosts' buffers, to check that all are returned.
     pools: Vec<Pool>,
     capture: Option<Capture>,
     stats: Option<Duration>,
     management: Management,
     log: Option<Log>,
     config: FabricConfig,
-    /// Where the configuration is read again.
+    /// The file that SIGHUP reads again.
     file: Option<PathBuf>,
-    /// Last, since buffers live in its memory.
+    /// Dropped last, since buffers are in its memory.
     _eal: Option<Eal>,
 }
 
-/// EAL's arguments where none are given: no hugepages, no devices, no traces in the file system, and one lcore that
-/// floats over all CPUs that we may use.
+/// Returns EAL's arguments if the user sets none: no hugepages, no devices, no files, and one lcore that
+/// floats over all CPUs in our affinity mask.
 fn default_eal(hosts: usize) -> Vec<String> {
     let cpus = rustix::thread::sched_getaffinity(None).map_or_else(
         |_| vec!["0".to_owned()],
@@ -162,7 +162,7 @@ fn default_eal(hosts: usize) -> Vec<String> {
 }
 
 impl Program {
-    /// Makes everything; nothing moves yet.
+    /// Creates everything; no packet moves yet.
     pub fn start(config: &FabricConfig, options: Options) -> Result<Self, ProgramError> {
         let now = Instant::now();
         if let Some(log) = &options.log {
@@ -180,7 +180,7 @@ impl Program {
         }
         fabric.set_trunks(&config.trunks, || capture.as_mut().map(Capture::tap))?;
         warn(&check::warnings(config, options.management));
-        // A switch alone needs no buffers.
+        // A fabric without hosts needs no buffers.
         let eal = match config.hosts.len() {
             0 => None,
             n => {
@@ -205,7 +205,7 @@ impl Program {
             hosts.push(Host::new(host, hca, &pool, seed.rotate_left(32).wrapping_add(number), now)?);
             pools.push(pool);
         }
-        // Only now: a start that fails leaves what an earlier capture has.
+        // Only now: a start that fails must not remove the files of an earlier capture.
         if let Some(capture) = &mut capture {
             capture.begin()?;
         }
@@ -215,7 +215,8 @@ impl Program {
         Ok(Self { fabric, hosts, pools, capture, stats, management, log, config, file, _eal: eal })
     }
 
-    /// Runs until `stop` is set, then ends cleanly. When `reload` is set the configuration is read again.
+    /// Runs until `stop` is set, then shuts down cleanly. When `reload` is set, the configuration is read
+    /// again.
     pub fn run(mut self, stop: &AtomicBool, reload: &AtomicBool) -> Result<(), ProgramError> {
         let ports: usize = self.fabric.switches().map(|switch| switch.ports().count()).sum();
         let switches = self.fabric.switches().count();
@@ -238,7 +239,7 @@ impl Program {
                 next_stats = Some(now + every);
                 self.print();
             }
-            service.tell(now, &mut self.hosts);
+            service.notify(now, &mut self.hosts);
             if reload.swap(false, Ordering::Relaxed) {
                 service.reloading();
                 self.reload(now);
@@ -260,18 +261,18 @@ impl Program {
         self.end().map(|_| ())
     }
 
-    /// One turn over everything; true if there was anything to do.
+    /// Runs one iteration over the fabric and its hosts; true if there was any work.
     pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = self.fabric.step(now);
         for host in &mut self.hosts {
             busy |= host.turn(now);
         }
-        // What the hosts sent need not wait for the next turn.
+        // Packets that the hosts sent need not wait for the next iteration.
         busy |= self.fabric.step(now);
         busy
     }
 
-    /// Reads the configuration again and takes from it what can change while others use the fabric; all of it or nothing.
+    /// Reads the configuration again and applies the changes that are possible in use; all of them or none.
     fn reload(&mut self, now: Instant) {
         let Some(file) = &self.file else { return };
         match FabricConfig::load(file) {
@@ -280,12 +281,10 @@ impl Program {
         }
     }
 
-    /// Takes over another configuration: the subnet's prefix, partitions, trunks plugged in and out.
+    /// Applies another configuration: the subnet's prefix, partitions, trunks plugged in and out.
     pub fn follow(&mut self, now: Instant, config: FabricConfig) {
         if let Some(what) = config.fixed_difference(&self.config) {
-            tracing::error!(
-                "the configuration stays as it was: {what} changed, and for that ibfab starts anew"
-            );
+            tracing::error!("the configuration stays as it was: {what} changed; restart ibfab to apply it");
             return;
         }
         let capture = &mut self.capture;
@@ -305,18 +304,18 @@ impl Program {
         self.config = config;
     }
 
-    /// The hosts, in the order of the configuration.
+    /// Returns the hosts, in the order of the configuration.
     pub fn hosts(&mut self) -> &mut [Host<SoftHca>] {
         &mut self.hosts
     }
 
-    /// The fabric.
+    /// Returns the fabric.
     #[must_use]
     pub const fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// Writes what there is to capture. A capture that fails is over; who uses the fabric goes on.
+    /// Writes captured packets. A capture that fails ends; the fabric continues.
     fn drain(&mut self) {
         let Some(Err(error)) = self.capture.as_mut().map(Capture::drain) else { return };
         if let Some(capture) = self.capture.take() {
@@ -337,14 +336,14 @@ impl Program {
         print!("{text}");
     }
 
-    /// Takes everything apart. Returns how many buffers did not come home, which is none.
+    /// Destroys everything. Returns the number of buffers that were not returned, which should be 0.
     pub fn end(mut self) -> Result<u32, ProgramError> {
         for host in self.hosts.drain(..) {
             drop(host.close()?);
         }
         let lost = self.pools.iter().map(Pool::in_use).sum();
         if lost > 0 {
-            tracing::warn!(buffers = lost, "buffers have not come home");
+            tracing::warn!(buffers = lost, "buffers were not returned");
         }
         if let Some(mut capture) = self.capture.take() {
             while capture.drain()? > 0 {}
@@ -368,7 +367,7 @@ fn listen(link: &LinkConfig) -> Result<CableEnd, ProgramError> {
     })
 }
 
-/// A software channel adapter at the far end of a link.
+/// Creates a software channel adapter at the far end of a link.
 fn adapter(config: &FabricConfig, host: &HostConfig, link: CableEnd, seed: u64) -> Result<SoftHca, HcaError> {
     let mut hca = SoftHca::new(&SoftConfig {
         name: host.name.clone(),
@@ -405,19 +404,19 @@ mod tests {
         let options =
             || Options { capture: Some(path.clone()), capture_bounds: bounds, ..Options::default() };
         let mut program = Program::start(&config, options()).unwrap();
-        // What it writes is not another one's.
+        // A second capture cannot use its files.
         assert!(matches!(Program::start(&config, options()), Err(ProgramError::Capture(_))));
         let mut tap = program.capture.as_mut().map(Capture::tap).unwrap();
         program.drain();
         assert!(program.capture.is_some());
-        // The oldest file cannot go, so that nothing would bound the disk that is used.
+        // The oldest file cannot be removed, so that nothing would limit the disk space in use.
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         (0..100).for_each(|_| tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 2000]));
-        // A turn may end before it, on a machine that is busy.
+        // On a busy machine, one iteration may not suffice.
         (0..100).for_each(|_| program.drain());
         assert!(program.capture.is_none());
-        // Whoever shows it packets goes on, too.
+        // The ports that offer it packets continue, too.
         tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 2000]);
         program.turn(Instant::now());
         program.drain();

@@ -1,4 +1,4 @@
-//! Statistics for people.
+//! Statistics as text.
 
 use std::fmt::{self, Write as _};
 
@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::sm::SubnetManager;
 use crate::switch::Switch;
 
-/// Writes what the switches' ports and the hosts did so far.
+/// Writes the counters of the switches' ports and the hosts.
 pub fn write<B: Backend>(out: &mut String, fabric: &Fabric, hosts: &mut [Host<B>]) -> fmt::Result {
     let state = match fabric.manager() {
         None => "managed elsewhere",

@@ -1,4 +1,4 @@
-//! What the service manager is told of the fabric.
+//! Notifications to the service manager.
 
 use std::time::{Duration, Instant};
 
@@ -7,35 +7,35 @@ use pmd::hca::Backend;
 
 use crate::host::Host;
 
-/// How often the status is made anew.
+/// Period of status notifications.
 const PERIOD: Duration = Duration::from_millis(500);
-/// How long hosts may take to come up before the fabric is ready without them.
+/// Time that hosts have to come up before the fabric is reported as ready without them.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The service manager's side of the fabric; nothing is done if there is none.
+/// Notifies the service manager, if there is one.
 #[derive(Debug)]
 pub(crate) struct Service {
     manager: Option<ServiceManager>,
     watchdog: Option<Watchdog>,
     started: Instant,
-    /// The manager knows that the fabric is ready.
+    /// The manager has been notified that the fabric is ready.
     ready: bool,
     due: Instant,
 }
 
 impl Service {
-    /// Of the manager that the environment names.
+    /// Uses the manager that the environment names.
     pub(crate) fn new(now: Instant) -> Self {
         let manager = ServiceManager::of_environment().unwrap_or_else(|error| {
-            tracing::warn!("the service manager cannot be told anything: {error}");
+            tracing::warn!("cannot notify the service manager: {error}");
             None
         });
         let watchdog = manager.as_ref().and_then(|manager| Watchdog::new(manager, now));
         Self { manager, watchdog, started: now, ready: false, due: now }
     }
 
-    /// Tells what is due: that the fabric turns, how it is, and when it is ready.
-    pub(crate) fn tell<B: Backend>(&mut self, now: Instant, hosts: &mut [Host<B>]) {
+    /// Sends the notifications that are due: watchdog, status and readiness.
+    pub(crate) fn notify<B: Backend>(&mut self, now: Instant, hosts: &mut [Host<B>]) {
         let Some(manager) = &mut self.manager else { return };
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.turned(now, manager);
@@ -52,7 +52,7 @@ impl Service {
         }
     }
 
-    /// The configuration is being read again.
+    /// Reports that the configuration is being read again.
     pub(crate) fn reloading(&mut self) {
         if let Some(manager) = self.manager.as_ref().filter(|_| self.ready) {
             manager.reloading();
@@ -60,7 +60,7 @@ impl Service {
         }
     }
 
-    /// The fabric winds up.
+    /// Reports that the fabric is stopping.
     pub(crate) fn stopping(&self) {
         if let Some(manager) = &self.manager {
             manager.stopping();

@@ -1,11 +1,11 @@
-//! `ibfab --check` finds what refuses a start, in the same words, and starts nothing.
+//! `ibfab --check` finds errors that prevent a start, with the same messages, and starts nothing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A directory with a configuration, which is removed at the end.
+/// A directory with a configuration; removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -28,7 +28,7 @@ impl Drop for Folder {
     }
 }
 
-/// Runs it with these words before `--config FILE`, and these behind it.
+/// Runs ibfab with these arguments before `--config FILE`, and these after it.
 fn ibfab(before: &[&str], file: &Path, behind: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ibfab"));
     command.args(before).arg("--config").arg(file).args(behind).output().unwrap()
@@ -39,7 +39,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_right_configuration_passes_and_nothing_is_started() {
+fn a_valid_configuration_passes_and_nothing_is_started() {
     let folder = Folder::new("right");
     let socket = folder.0.join("link.sock");
     let file = folder.file(&format!("[[link]]\nname = \"x\"\nurl = \"shm:{}\"\n", socket.display()));
@@ -56,14 +56,14 @@ fn warnings_are_printed_and_have_an_exit_code_of_their_own() {
     let done = ibfab(&[], &folder.file(host), &["--check"]);
     let out = text(&done.stdout);
     assert_eq!(done.status.code(), Some(3), "{out}");
-    assert!(out.starts_with("warning: nobody can send to host h:"), "{out}");
+    assert!(out.starts_with("warning: no port can send to host h:"), "{out}");
     assert!(out.ends_with("ibfab: 0 errors, 1 warning\n"), "{out}");
     let done = ibfab(&[], &folder.file("[fabric]\nhop_limit = 1\n"), &["--check", "--sm", "none"]);
     assert!(text(&done.stdout).contains("--sm none"), "{done:?}");
 }
 
 #[test]
-fn an_error_is_the_one_of_the_start() {
+fn an_error_is_the_same_as_at_the_start() {
     let folder = Folder::new("errors");
     let file = folder.file("[[link]]\nname = \"x\"\nulr = \"y\"\n");
     let cases: [(&[&str], &str); 2] = [(&[], "ulr"), (&["links", "--"], "`links` is neither an option")];

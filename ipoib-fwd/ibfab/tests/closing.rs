@@ -1,4 +1,5 @@
-//! A link goes on a device that does not see at once what it has to flush: it is asked again until all has come back.
+//! Removal of a link on a device that misses requests in a flush: the flush is repeated until all have come
+//! back.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,7 +17,7 @@ use pmd::eal::Eal;
 use pmd::hca::{Control, QpTransition, Queues, RxBurst};
 use pmd::mem::{Pool, PoolConfig};
 
-/// Publishes nothing, and knows when everybody has seen that.
+/// Publishes nothing; each grace period passes when the readers report it.
 struct Nothing(Quiescence);
 
 impl Board<Destination> for Nothing {
@@ -64,7 +65,7 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
         turn(&mut workers);
         tick(&mut endpoint);
     }
-    // In INIT there is something to flush, though the port is down.
+    // In INIT there are requests to flush, although the port is down.
     let qpn = endpoint.links().link(index).unwrap().settings().workers[0].ud_qpn;
     let to_init = QpTransition::UdToInit { pkey_index: 0, qkey: ib_wire::QKey(0xb1b) };
     endpoint.hca().modify_qp(qpn, &to_init).unwrap();
@@ -82,7 +83,7 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
     }
     let before = flushed(&mut endpoint);
     assert_eq!(before, 1, "the link's queue pair is flushed");
-    // Its worker does not get to it.
+    // Its worker does not run.
     for _ in 0..40 {
         tick(&mut endpoint);
     }
@@ -100,10 +101,11 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
     assert_eq!(
         (flushed(&mut endpoint), endpoint.device_errors()),
         (after, (0, None)),
-        "nobody touches what is gone"
+        "a removed queue pair is not flushed"
     );
 
-    // Links that are removed together go one in each tick: the control lcore has other work to do in between.
+    // Links that are removed together are handled one in each tick: the control lcore has other work in
+    // between.
     let now = tick(&mut endpoint);
     let links = [0x8001, 0x8002, 0x8003]
         .map(|pkey| endpoint.add_link(now, LinkSettings::new(PKey(pkey), Qpn::default(), 50)).unwrap());

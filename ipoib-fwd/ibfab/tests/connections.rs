@@ -1,4 +1,4 @@
-//! A thousand peers connect to one endpoint: all stay up at once, each costs little memory, and nothing of them is left
+//! A thousand peers connect to one endpoint: all are up at once, each costs little memory, and all are gone
 //! after they have idled out.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -32,17 +32,17 @@ use pmd::hca::{
 use pmd::mem::{Pool, PoolConfig};
 use pmd::soft::SoftHca;
 
-/// For what has to happen, on a machine that has much else to do.
+/// Limit for any wait, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// By the world's clock, however long it takes.
+/// Time of an iteration by the world's clock, however long it takes.
 const TURN: Duration = Duration::from_micros(100);
 const PORT: PortNumber = PortNumber(1);
-/// Those of them that go on carrying packets.
+/// Peers that continue to carry packets.
 const KEPT: std::ops::Range<u16> = 100..110;
 const PEERS: usize = 1000;
-/// Dials under way at once.
+/// Most connection requests in progress.
 const WINDOW: usize = 32;
-/// Peers that are up before the measurement begins: the first ones pay for tables.
+/// Peers that are up before the measurement starts: the first ones allocate tables.
 const WARM: usize = 100;
 
 type SoftQueues = <SoftHca as Backend>::Queues;
@@ -55,7 +55,7 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The peers: one adapter with many queue pairs, each of them a host of its own as far as the endpoint can tell.
+/// The peers: one adapter with many queue pairs, each of which is a host of its own to the endpoint.
 struct Dialler {
     hca: SoftHca,
     queues: SoftQueues,
@@ -71,9 +71,9 @@ struct Dialler {
 
 struct World {
     start: Instant,
-    /// Iterations so far, each of which takes [`TURN`] by the world's clock.
+    /// Iterations so far; each takes [`TURN`] by the world's clock.
     turns: u32,
-    /// Time that did not pass.
+    /// Time that was skipped.
     skipped: Duration,
     fabric: Fabric,
     endpoint: Endpoint<SoftHca, (), ()>,
@@ -151,7 +151,7 @@ impl World {
             while w.dialler.dialled < count && w.dialler.dialled - w.dialler.up < WINDOW {
                 let n = w.dialler.dialled;
                 w.dialler.dialled += 1;
-                // Each a datagram queue pair of its own, and so a host of its own.
+                // Each has a datagram queue pair of its own, and is so a host of its own.
                 let private =
                     PrivateData { ud_qpn: Qpn::new(0x10_0000 + n as u32), receive_mtu: 65_524 }.to_bytes();
                 let service = ServiceIdForm::Linux.service_id(ud_qpn);
@@ -296,7 +296,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         srq_limit: 32,
         send_buffers: 1,
         rc_send_depth: 64,
-        // All peers are at one LID, which has a quarter of the handshakes that peers may begin.
+        // All peers have one LID, which may have a quarter of the handshakes that peers may start.
         max_rc: 4096,
         signal_every: 16,
         send_segments: None,
@@ -339,7 +339,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     );
     assert!(each < 8192, "{each} bytes for an idle connection");
     assert_eq!(world.endpoint.device_errors().0, 0, "{:?}", world.endpoint.device_errors());
-    // An idle connection holds no buffer of its own.
+    // An idle connection holds no buffers.
     assert_eq!(pool.in_use(), in_use);
 
     // All of them carry data.
@@ -353,7 +353,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     world.run("messages received", |w| w.received == PEERS);
     world.run("sends done", |w| (0..PEERS).all(|n| w.dialler.queues.rc_outstanding(RcSlot(n as u16)) == 0));
 
-    // Those that go on carrying some stay while the others idle out: they are marked on the worker, by slot.
+    // Connections that carry more packets stay while the others idle out: the worker marks them by slot.
     world.skipped = Duration::from_secs(300);
     for n in KEPT {
         let packet = far_pool.copy_from_slice(&[0x08, 0, 0, 0, 0x45, 0, 0, 20]).unwrap();
@@ -374,12 +374,12 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     live.sort_unstable();
     assert_eq!(live, KEPT.map(u32::from).collect::<Vec<_>>());
 
-    // The last DREPs arrive before time is put on: what has not been answered by then would be asked again.
+    // The last DREPs arrive before the clock is advanced: unanswered requests would be repeated.
     (0..16).for_each(|_| world.turn());
 
-    // They all idle out, longest idle first, and nothing is left.
+    // They all idle out, longest idle first, and none is left.
     world.skipped = Duration::from_secs(1200);
-    // Time flies meanwhile: a DREQ that got lost would be sent again.
+    // The clock advances meanwhile: a lost DREQ would be repeated.
     world.run("idled out", |w| {
         w.skipped += Duration::from_millis(5);
         w.dialler.ended == PEERS && w.states().all(|s| s == "await_release")
@@ -391,7 +391,7 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
     let counters = *world.endpoint.link().counters();
     assert_eq!((counters.passive_expired, counters.teardown_timeouts), (PEERS as u64, 0), "{counters:?}");
     world.run("receives posted again", |w| w.worker.queues().receives_posted().1 >= 255);
-    // Short messages leave some entries in pieces, for the driver to use up first.
+    // Short messages leave some entries partly used; the driver uses them up first.
     let left = pool.in_use().saturating_sub(in_use);
     assert!(left < WINDOW as u32, "{left} buffers more than before");
     let again = world.endpoint.cm_counters().retransmitted(AttributeId::DisconnectRequest);

@@ -1,4 +1,4 @@
-//! Datagram queue pairs that fail are reset and opened again, and take part in ARP as before.
+//! Failed datagram queue pairs are reset and reopened, and take part in ARP as before.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -17,9 +17,9 @@ use pmd::hca::{AsyncEvent, Control, PortState, QpState, QpTransition};
 
 const LINK: LinkIndex = LinkIndex(0);
 
-/// Each worker of an end asks the other end by broadcast until it has an answer, which comes
-/// to its own datagram queue pair.
-fn ask(w: &mut World, from: usize) {
+/// Each worker of an end queries the other end by broadcast until it has an answer on its own datagram queue
+/// pair.
+fn query_by_broadcast(w: &mut World, from: usize) {
     for worker in (0..WORKERS).map(WorkerIndex) {
         let received = |w: &mut World| w.ends[from].endpoint.link_at(LINK).unwrap().counters().arp_received;
         let before = received(w);
@@ -42,9 +42,9 @@ fn a_datagram_queue_pair_that_fails_is_opened_again() {
     let _eal = Eal::init(words.map(str::to_owned)).unwrap();
     let (mut w, _pools) = World::new("");
     w.run("the links", |w, _| w.ends.iter().all(|end| end.is_up(LINK)));
-    ask(&mut w, 0);
+    query_by_broadcast(&mut w, 0);
 
-    // The device reports one of them; of the other it says nothing, as some providers do.
+    // The device reports one of them and not the other, as with some providers.
     let failed = w.ends[0].datagrams(LINK);
     let device = w.ends[0].endpoint.hca();
     for qpn in &failed {
@@ -58,9 +58,9 @@ fn a_datagram_queue_pair_that_fails_is_opened_again() {
     });
     assert_eq!(w.ends[0].endpoint.datagram_reopens(), 2, "counted");
 
-    // They send and receive, broadcasts too, and nothing else was disturbed.
-    ask(&mut w, 0);
-    ask(&mut w, 1);
+    // They send and receive, including broadcasts, and nothing else was affected.
+    query_by_broadcast(&mut w, 0);
+    query_by_broadcast(&mut w, 1);
     assert!(w.ends.iter().all(|end| end.is_up(LINK)));
     assert_eq!(w.ends[0].datagrams(LINK), failed);
     assert_eq!(w.ends[0].endpoint.hca().port(PORT).unwrap().state, PortState::Active);
@@ -79,12 +79,12 @@ fn a_query_for_which_there_is_no_room_is_reported() {
     let arp = Arp::request(HardwareAddress::default(), own, other);
     let query = [&encapsulation(EtherType::Arp)[..], &arp.to_bytes()].concat();
 
-    // Those that a queue has are none of them.
+    // Queries that a queue accepted are not among them.
     w.ends[0].endpoint.send_ud_by(LINK, WorkerIndex(0), &to, &query);
     w.run_for(Duration::from_millis(10), |_| ());
     assert_eq!(w.ends[0].unsent, [IpAddr::V4(own); 0]);
 
-    // The device takes nothing, and the worker's queue is full.
+    // The device accepts nothing, and the worker's queue is full.
     for _ in 0..=SIZES.ud_send_depth {
         w.ends[0].endpoint.send_ud_by(LINK, WorkerIndex(0), &to, &query);
     }

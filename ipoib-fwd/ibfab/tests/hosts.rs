@@ -22,9 +22,9 @@ fn config(namespaces: &Namespaces, mode: &str) -> FabricConfig {
     FabricConfig::parse(Path::new("test.toml"), &text).unwrap()
 }
 
-/// One test, since EAL starts once in a process.
+/// One test, since EAL can be initialized once in a process.
 #[test]
-fn hosts_talk_in_both_modes() {
+fn hosts_communicate_in_both_modes() {
     let namespaces = match Namespaces::new(3) {
         Ok(namespaces) => namespaces,
         Err(reason) => {
@@ -44,18 +44,18 @@ fn hosts_talk_in_both_modes() {
     };
     let fabric = Running::start(config, Options::default());
     let [one, two, three] = &namespaces.0[..] else { panic!() };
-    // From cold, one packet and no second try: the ARP, the path and the connection are all on the way of the first one,
-    // whose own size it is that needs the connection; and the other way round.
+    // Without any state, one packet and no second try. The first packet needs the ARP query and the path, and
+    // a connection because of its size. Then in the other direction.
     assert!(pings(one, "10.98.0.2", "56", 1), "the first packet arrives");
     assert!(pings(three, "10.98.0.1", "65000", 1), "a datagram host sends fragments");
     assert!(pings(two, "10.98.0.3", "56", 1));
     assert!(pings(two, "10.98.0.1", "65000", 1));
-    // Connected mode, both ways, small and as large as an IP packet can be.
+    // Connected mode in both directions, with small packets and the largest ones.
     ping(one, "10.98.0.2", "56");
     ping(two, "10.98.0.1", "65000");
     let rate = stream(one, two, "10.98.0.2:5000", 16 << 20);
     println!("connected: {:.2} Gbit/s", rate / 1e9);
-    // To and from a host that speaks datagram only.
+    // To and from a host with datagram mode only.
     ping(one, "10.98.0.3", "56");
     ping(three, "10.98.0.2", "4000");
     let rate = stream(three, one, "10.98.0.1:5000", 4 << 20);

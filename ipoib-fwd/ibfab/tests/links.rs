@@ -1,4 +1,5 @@
-//! Links come and go on endpoints at work: each in its partition, with datagram queue pairs of its own on every worker.
+//! Links are added and removed while endpoints carry traffic: each in its partition, with datagram queue
+//! pairs of its own on every worker.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +16,7 @@ use pmd::eal::Eal;
 use pmd::hca::{Control, Queues, UdSlot};
 
 #[test]
-fn links_come_and_go_while_others_are_at_work() {
+fn links_come_and_go_while_others_carry_traffic() {
     let words =
         ["test", "--no-huge", "--no-shconf", "--no-pci", "--no-telemetry", "--log-level=4", "-m", "160"];
     let _eal = Eal::init(words.map(str::to_owned)).unwrap();
@@ -43,11 +44,12 @@ fn links_come_and_go_while_others_are_at_work() {
     }
     assert_eq!(w.ends[0].live(now, first), kept);
 
-    // It goes again, on one end. While its queue pairs come back another one finds a place, and goes, too.
+    // It is removed on one end. While its queue pairs come back, another one gets a slot, and is removed,
+    // too.
     let gone = w.ends[0].datagrams(second);
     assert!(w.ends[0].endpoint.remove_link(w.now(), second));
     w.run("its end in the port", |w, _| w.ends[0].endpoint.link_at(second).is_none());
-    assert_eq!(w.ends[0].removed, [], "its place is not free yet");
+    assert_eq!(w.ends[0].removed, [], "its slot is not free yet");
     let beside = w.ends[0].add(w.now(), 0x8007);
     assert_eq!(beside, LinkIndex(2));
     assert!(w.ends[0].endpoint.remove_link(w.now(), beside));
@@ -66,13 +68,13 @@ fn links_come_and_go_while_others_are_at_work() {
     assert!(!w.ends[0].endpoint.remove_link(w.now(), second), "there is none");
     assert_eq!(w.ends[0].endpoint.device_errors().0, 0, "{:?}", w.ends[0].endpoint.device_errors());
 
-    // Its place is taken by one in a third partition, with another MTU.
+    // A link in a third partition, with another MTU, reuses its slot.
     let now = w.now();
     assert_eq!(w.ends[0].add(now, 0x8002), second);
     assert!(w.ends[0].endpoint.add_link(now, LinkSettings::new(PKey(0x8002), Qpn::default(), 1)).is_err());
     w.run("a third link", |w, _| w.ends[0].is_up(second));
     assert_eq!(w.ends[0].endpoint.link_at(second).unwrap().state().ud_mtu, 2048);
-    // One whose partition is not there waits, and goes without having been up.
+    // A link whose partition does not exist waits, and is removed without having been up.
     let third = w.ends[0].add(w.now(), 0x8007);
     w.run_for(Duration::from_millis(300), |_| ());
     assert!(!w.ends[0].is_up(third));

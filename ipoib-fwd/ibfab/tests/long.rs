@@ -1,4 +1,5 @@
-//! Messages in more buffers than a device names in one send: they arrive, the first one too, and nothing of them is left behind.
+//! Messages in more buffers than a device names in one send: all arrive, including the first, and none leaves
+//! anything behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -26,7 +27,7 @@ use pmd::soft::SoftHca;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: PortNumber = PortNumber(1);
-/// What the device names in a send; a message here has seventeen buffers.
+/// Buffers that the device names in a send; a message here has seventeen.
 const SEGMENTS: u32 = 2;
 const LONGEST: usize = 65_524;
 const ROOM: u16 = 4096;
@@ -34,7 +35,7 @@ const ROOM: u16 = 4096;
 type SoftQueues = <SoftHca as Backend>::Queues;
 type Destination = <SoftQueues as Queues>::Destination;
 
-/// With that LID, its port active.
+/// Creates an adapter with that LID and an active port.
 fn active(lid: u16, cable: CableEnd) -> SoftHca {
     let hca = adapter(lid.into(), Some(cable));
     hca.engine().lock().activate(PORT, Lid(lid), Mtu::B4096).unwrap();
@@ -122,7 +123,7 @@ impl World {
         world
     }
 
-    /// The number of our end.
+    /// Connects a slot; returns the number of our queue pair.
     fn connect(&mut self, slot: u16) -> Qpn {
         let config = |passive| RcConfig {
             queues: QueuesId(0),
@@ -179,11 +180,11 @@ impl World {
         }
     }
 
-    /// Sends one message, which arrives whole.
+    /// Sends one message, which must arrive whole.
     fn carry(&mut self, slot: u16, len: usize, seed: u8) {
         let (buf, bytes) = self.message(len, seed);
         let taken = self.worker.send_rc(RcSlot(slot), Tag(0), buf).unwrap();
-        assert_eq!(taken, Taken::Now, "no message waits for its turn");
+        assert_eq!(taken, Taken::Now, "no message waits for a queue");
         self.until("the message", |w| !w.arrived.is_empty());
         assert!(self.arrived.pop().unwrap() == bytes && self.arrived.is_empty(), "{len} bytes");
     }
@@ -192,7 +193,7 @@ impl World {
         self.endpoint.long_statistics()
     }
 
-    /// Everything has come home when all is closed.
+    /// Closes everything and checks that all buffers are returned.
     fn close(self) {
         let Self { endpoint, worker, pool, .. } = self;
         drop(endpoint.close(vec![worker.into_queues()]).unwrap());
@@ -200,11 +201,11 @@ impl World {
     }
 }
 
-/// As many keys as that are idle, after messages that found none.
+/// Sends messages until this number of keys is idle; each message that finds no key requests one.
 fn with_keys(world: &mut World, keys: u64) {
     while world.statistics().idle < keys {
         let before = world.statistics();
-        // All keys that there are are taken, and one message more misses one.
+        // Takes all keys; one more message misses one.
         for n in 0..=before.idle {
             let (buf, _) = world.message(LONGEST, n as u8);
             world.worker.send_rc(RcSlot(0), Tag(0), buf).unwrap();
@@ -226,7 +227,7 @@ fn the_first_message_arrives_and_all_others() {
         world.carry(0, LONGEST, 1);
         let first = world.statistics();
         assert_eq!((first.copied, first.by_key), (1, 0), "there is no key yet");
-        // Few buffers need neither.
+        // Messages with few buffers need neither.
         world.carry(0, usize::from(ROOM), 2);
         world.carry(0, 2 * usize::from(ROOM), 3);
         assert_eq!(world.statistics().copied, 1);
@@ -238,11 +239,11 @@ fn the_first_message_arrives_and_all_others() {
             LongMessages::Copy => assert_eq!((all.copied, all.by_key, all.taken), (21, 0, 0)),
             LongMessages::Key => {
                 assert_eq!(all.copied + all.by_key, 21);
-                // The next message goes as soon as one has arrived: the one before that may still end its key then, and the last one's
-                // completion be on its way.
+                // The next message leaves as soon as one has arrived. By then, the message before it may not
+                // have released its key, and the completion of the last one may be outstanding.
                 assert!(all.by_key >= 15 && all.most_in_use <= 3, "{all:?}");
                 world.until("the key", |w| w.statistics().in_use == 0);
-                // One at a time needs no more.
+                // One message at a time needs no more.
                 assert!(world.statistics().idle <= 3, "{:?}", world.statistics());
             }
         }
@@ -252,11 +253,11 @@ fn the_first_message_arrives_and_all_others() {
 }
 
 #[test]
-fn what_finds_no_large_buffer_waits() {
+fn a_message_without_a_large_buffer_waits() {
     let mut world = World::new(LongMessages::Copy);
     let home = world.pool.in_use();
     let mut sent = Vec::new();
-    // Nobody takes any, and there are 64 large buffers.
+    // The peer takes none, and there are 64 large buffers.
     for n in 0..70 {
         let (buf, bytes) = world.message(3 * usize::from(ROOM), n);
         world.worker.send_rc(RcSlot(0), Tag(0), buf).unwrap();
@@ -264,7 +265,7 @@ fn what_finds_no_large_buffer_waits() {
     }
     let waiting = world.worker.waiting();
     assert!(waiting > 0);
-    // What waits for longer than 20 ms is dropped, and told; the rest comes in order.
+    // Messages that wait for longer than 20 ms are dropped and reported; the others arrive in order.
     world.until("what was sent", |w| {
         w.worker.waiting() == 0 && w.worker.queues().rc_outstanding(RcSlot(0)) == 0
     });
@@ -287,7 +288,7 @@ fn the_dead_connection_gives_keys_and_buffers_back() {
     let home = world.pool.in_use();
     with_keys(&mut world, 4);
     let qpn = world.connect(1);
-    // The peer takes nothing: all of them are under way.
+    // The peer takes nothing: all of them are outstanding.
     for n in 0..4 {
         let (buf, _) = world.message(LONGEST, n);
         world.worker.send_rc(RcSlot(1), Tag(0), buf).unwrap();
@@ -303,7 +304,7 @@ fn the_dead_connection_gives_keys_and_buffers_back() {
     });
     world.until("the buffers", |w| w.pool.in_use() <= home);
     let before = world.statistics();
-    // As good as new.
+    // They work as before.
     for n in 0..8 {
         world.arrived.clear();
         world.carry(0, LONGEST, n);

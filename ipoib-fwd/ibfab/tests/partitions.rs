@@ -1,6 +1,6 @@
-//! Two partitions over two switches with two trunks: hosts with the same addresses in each, full and limited members, a
-//! trunk that is pulled out, partitions that change while traffic runs; and a capture in which every packet is where it
-//! belongs.
+//! Two partitions over two switches with two trunks. Hosts have the same addresses in each, as full and
+//! limited members. A trunk is pulled out, and partitions change while traffic runs. A capture shows that
+//! every packet stays in its partition.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -27,7 +27,8 @@ const HOSTS: [(&str, u8, u16, &str); 5] = [
     ("b3", 3, 0x8002, "s1"),
 ];
 
-/// The fabric; `trunk` says whether the first trunk is in, `a2` is in the office or is not.
+/// Returns the configuration: `trunk` plugs in the first trunk, and `a2` makes host a2 a member of the office
+/// partition.
 fn config(namespaces: &Namespaces, trunk: bool, a2: bool) -> FabricConfig {
     let office = if a2 { "[\"a1\", \"a2\"]" } else { "[\"a1\"]" };
     let mut text = format!(
@@ -45,7 +46,7 @@ fn config(namespaces: &Namespaces, trunk: bool, a2: bool) -> FabricConfig {
     FabricConfig::parse(Path::new("test.toml"), &text).unwrap()
 }
 
-/// The packets of a capture, from LRH to VCRC.
+/// Returns the packets of a capture, from LRH to VCRC.
 fn captured(file: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(file).unwrap();
     let mut rest = &bytes[24..];
@@ -53,15 +54,15 @@ fn captured(file: &Path) -> Vec<Vec<u8>> {
     while let Some((head, more)) = rest.split_at_checked(16) {
         let len = u32::from_ne_bytes(head[8..12].try_into().unwrap()) as usize;
         let (record, more) = more.split_at(len);
-        // Behind the ERF header.
+        // After the ERF header.
         packets.push(record[16..].to_vec());
         rest = more;
     }
     packets
 }
 
-/// Every data packet has the P_Key of a partition that its sender and its receivers are in. Management datagrams in the
-/// default partition are to or from subnet administration.
+/// Checks that every data packet has the P_Key of a partition of its sender and its receivers, and that
+/// management datagrams in the default partition are to or from subnet administration.
 fn assert_apart(
     packets: &[Vec<u8>],
     manager: Lid,
@@ -83,7 +84,7 @@ fn assert_apart(
             );
             continue;
         }
-        // A queue pair whose key was taken away: the switch lets none of it in.
+        // A queue pair that lost its key: the switch refuses all its packets.
         if base == 0 {
             continue;
         }
@@ -94,7 +95,8 @@ fn assert_apart(
     seen
 }
 
-/// A host is reached again for good: connections that lost a packet meanwhile are made anew after their timeout.
+/// Checks that a host is reachable again for good: connections that lost a packet in the meantime are
+/// reestablished after their timeout.
 fn comes_back(netns: &str, to: &str) {
     for size in ["1400", "65000"] {
         lab::comes_back(netns, to, size, 3);
@@ -102,7 +104,7 @@ fn comes_back(netns: &str, to: &str) {
     ping(netns, to, "65000");
 }
 
-/// One test, since EAL starts once in a process.
+/// One test, since EAL can be initialized once in a process.
 #[test]
 fn partitions_keep_hosts_apart_over_switches_and_changes() {
     let namespaces = match Namespaces::new(HOSTS.len()) {
@@ -112,7 +114,7 @@ fn partitions_keep_hosts_apart_over_switches_and_changes() {
             return;
         }
     };
-    // A full one is followed by another.
+    // A full file is followed by another.
     let folder = std::env::temp_dir().join(format!("ibfab-partitions-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let file = folder.join("pcap");
@@ -120,14 +122,15 @@ fn partitions_keep_hosts_apart_over_switches_and_changes() {
     let fabric = Running::start(config(&namespaces, true, true), options);
     let [a1, a2, b1, b2, b3] = &namespaces.0[..] else { panic!() };
 
-    // From cold, one packet each: full to full over a trunk, limited to full and back.
+    // Without any state, one packet each: full to full over a trunk, limited to full and back.
     assert!(pings(a1, "10.98.0.2", "56", 1));
     assert!(pings(b2, "10.98.0.1", "56", 1));
     assert!(pings(b1, "10.98.0.3", "56", 1));
-    // The same addresses in both: each meets its own, and who is only in the other is not there.
+    // The same addresses in both: each host reaches its own partition's, and a host of only the other
+    // partition does not exist.
     assert!(pings(a2, "10.98.0.1", "65000", 2));
     assert!(is_silent(a1, "10.98.0.3"));
-    // Limited members do not meet each other.
+    // Limited members do not reach each other.
     assert!(is_silent(b2, "10.98.0.3") && is_silent(b3, "10.98.0.2"));
     let rate = stream(a1, a2, "10.98.0.2:5000", 4 << 20);
     println!("over a trunk: {:.2} Gbit/s", rate / 1e9);
@@ -149,7 +152,7 @@ fn partitions_keep_hosts_apart_over_switches_and_changes() {
     });
     assert_eq!(members.len(), HOSTS.len());
 
-    // A trunk is pulled out: the other one carries it all, both ways, and the first comes back.
+    // A trunk is pulled out: the other one carries all traffic, in both directions, and the first comes back.
     for up in [false, true] {
         let next = config(&namespaces, up, true);
         fabric.ask(move |program| program.follow(Instant::now(), next));
@@ -163,7 +166,7 @@ fn partitions_keep_hosts_apart_over_switches_and_changes() {
         comes_back(b2, "10.98.0.1");
     }
 
-    // Out of its partition and in again, while the others are not touched.
+    // Out of its partition and in again; the others are not affected.
     for in_office in [false, true] {
         let next = config(&namespaces, true, in_office);
         fabric.ask(move |program| program.follow(Instant::now(), next));

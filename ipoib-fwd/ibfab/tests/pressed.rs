@@ -1,4 +1,4 @@
-//! Queries of the control lcore where traffic fills the datagram queue.
+//! Queries of the control lcore while traffic fills the datagram queue.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -18,7 +18,8 @@ use pmd::hca::{Backend as _, Queues as _, UdSlot};
 const LINK: LinkIndex = LinkIndex(0);
 const SLOT: UdSlot = UdSlot(0);
 
-/// A query that the queue takes as soon as it has room would leave behind all of the traffic, and its answer would come too late.
+/// If the queue accepted the query as soon as it has room, it would leave behind all of the traffic, and its
+/// answer would be too late.
 #[test]
 fn a_query_is_not_posted_before_traffic_that_waits_for_the_queue() {
     let words =
@@ -47,7 +48,7 @@ fn a_query_is_not_posted_before_traffic_that_waits_for_the_queue() {
         w.ends[0].workers[0].finish()
     });
 
-    // What has no deadline is posted; the query is reported as not sent.
+    // Datagrams without a deadline are posted; the query is reported as not sent.
     let deliver = |w: &mut World, message: &[u8]| {
         let End { endpoint, workers, times, .. } = &mut w.ends[0];
         endpoint.send_ud_by(LINK, WorkerIndex(0), &to, message);

@@ -1,4 +1,4 @@
-//! A device that refuses a step of opening a datagram queue pair is asked again, whichever step it was.
+//! A device that refuses a step of opening a datagram queue pair is retried, for each of the steps.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,14 +15,14 @@ use pmd::hca::{Control, QpState, QpTransition};
 
 type Step = (&'static str, u16, Choice);
 
-/// Each in a link of its own.
+/// Each for a link of its own.
 const STEPS: [Step; 3] = [
     ("INIT", 0x8001, |to| matches!(to, QpTransition::UdToInit { .. })),
     ("RTR", 0x8002, |to| matches!(to, QpTransition::UdToReceive)),
     ("RTS", 0x8003, |to| matches!(to, QpTransition::UdToSend { .. })),
 ];
 
-/// Of the link whose groups are not attached.
+/// P_Key of the link whose groups are not attached.
 const DEAF: u16 = 0x8004;
 
 #[test]
@@ -40,7 +40,7 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
         let now = w.now();
         let link = w.ends[0].add(now, pkey);
         assert_eq!(w.ends[1].add(now, pkey), link);
-        // Less and less often: the third failure is at least two seconds after the second.
+        // Retries become less frequent: the third failure is at least two seconds after the second.
         let begin = w.now();
         let failures = |w: &mut World| w.ends[0].endpoint.refusal(link).map_or(0, |(_, failures)| failures);
         w.run("three failures", |w, _| {
@@ -58,7 +58,7 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
             w.ends[0].endpoint.refusal(link).is_none()
                 && qpns.iter().all(|q| matches!(w.ends[0].endpoint.hca().qp_state(*q), Ok(QpState::Rts)))
         });
-        // Packets go by them from the first on.
+        // They carry packets from the start.
         w.connect(link);
         assert!(w.ends.iter_mut().all(|end| end.is_up(link)));
     }
@@ -66,7 +66,8 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
     queue_pairs_are_opened_again_with_a_qkey_that_was_refused(&mut w, &partitions);
 }
 
-/// The subnet manager gives the default partition another Q_Key, and the device does not change that of open queue pairs.
+/// The subnet manager changes the Q_Key of the default partition, and the device refuses it for open queue
+/// pairs.
 fn queue_pairs_are_opened_again_with_a_qkey_that_was_refused(w: &mut World, partitions: &str) {
     let link = LinkIndex(0);
     w.ends[0].endpoint.hca().refused = Some((|to| matches!(to, QpTransition::UdQKey(_)), 0));
@@ -75,11 +76,11 @@ fn queue_pairs_are_opened_again_with_a_qkey_that_was_refused(w: &mut World, part
         w.ahead += Duration::from_millis(1);
         w.ends[0].endpoint.hca().refused.is_some_and(|(_, tries)| tries >= u32::from(WORKERS))
     });
-    // The other end has the new key alone: both ends ask for each other by the broadcast group.
+    // Only the other end has the new key: both ends query each other by the broadcast group.
     w.connect(link);
 }
 
-/// A link whose groups the device does not attach is deaf; it hears once the device has room.
+/// A link whose groups the device does not attach receives no multicasts, until the device has room.
 fn a_group_is_attached_again(w: &mut World) {
     w.ends[0].endpoint.hca().attach_refused = Some(0);
     let now = w.now();
@@ -92,6 +93,6 @@ fn a_group_is_attached_again(w: &mut World) {
     let failures = w.ends[0].endpoint.link_at(link).unwrap().counters().attach_failures;
     assert!(failures >= 3, "{failures}");
     w.ends[0].endpoint.hca().attach_refused = None;
-    // Both ends ask for each other by the broadcast group.
+    // Both ends query each other by the broadcast group.
     w.connect(link);
 }

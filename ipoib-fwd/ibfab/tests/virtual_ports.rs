@@ -1,4 +1,5 @@
-//! A host at a port that requires a GRH, as that of an SR-IOV function, and one at an ordinary port: the kernels' own ping and TCP.
+//! A host at a port that requires a GRH, as that of an SR-IOV function, and one at an ordinary port: the
+//! kernels' own ping and TCP.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +11,7 @@ use ibfab::config::FabricConfig;
 use ibfab::program::Options;
 use lab::{Namespaces, Running, pings, stream};
 
-/// One test, since EAL starts once in a process.
+/// One test, since EAL can be initialized once in a process.
 #[test]
 fn a_virtual_port_is_reached_in_both_modes() {
     let namespaces = match Namespaces::new(4) {
@@ -35,7 +36,7 @@ fn a_virtual_port_is_reached_in_both_modes() {
     let config = FabricConfig::parse(Path::new("test.toml"), &text).unwrap();
     let fabric = Running::start(config, Options::default());
     let [one, two, three, four] = &namespaces.0[..] else { panic!() };
-    // From cold, and the large ones by connections where both ends have them.
+    // Without any state; large packets by connections if both ends have them.
     for (from, to) in [(one, "10.98.0.2"), (two, "10.98.0.1"), (three, "10.98.0.4"), (four, "10.98.0.3")] {
         assert!(pings(from, to, "56", 3), "to {to}");
         assert!(pings(from, to, "30000", 3), "to {to}");

@@ -1,4 +1,4 @@
-//! What a link asks for, carried out on its device and its workers.
+//! Actions of a link, carried out on its device and its workers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,8 @@ use crate::view::{Board, LinkUpdate};
 use crate::worker::place;
 use ipoib::link::{Action, ConnKey, LinkIndex, NeighbourChange, Publication, WorkerIndex};
 
-/// What every datagram may hold, whatever the link's MTU, which is not published yet when the first ones go.
+/// Message size that every datagram may have. The first datagrams are sent before the link's MTU is
+/// published.
 const LEAST_MTU: usize = 256;
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
@@ -90,15 +91,18 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Sends a message of the control lcore's by a worker's datagram queue pair of the first link: for those who have one only.
+    /// Sends a message of the control lcore by a worker's datagram queue pair of the first link, for owners
+    /// of exactly one.
     pub fn send_ud(&mut self, worker: WorkerIndex, to: &UdDestination, message: &[u8]) {
         self.send_ud_by(LinkIndex(0), worker, to, message);
     }
 
-    /// Sends a message of the control lcore's by a worker's datagram queue pair of a link. It is lost, and counted, if there is no buffer
-    /// or no such destination, if it is longer than a datagram may be, or if the worker is far behind.
+    /// Sends a message of the control lcore by a worker's datagram queue pair of a link.
+    ///
+    /// The message is lost, and counted, if there is no buffer or no such destination, if it is longer than a
+    /// datagram may be, or if the worker is far behind.
     pub fn send_ud_by(&mut self, link: LinkIndex, worker: WorkerIndex, to: &UdDestination, message: &[u8]) {
-        // The device would end it with an error that stops the queue for everybody.
+        // The device would complete it with an error that stops the queue for all traffic.
         let mtu = self.port.link(link).map_or(0, |link| link.state().ud_mtu as usize);
         if message.len() > mtu.max(LEAST_MTU) {
             self.losses.refused += 1;
@@ -118,7 +122,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// A message of a link's was not sent.
+    /// Notifies a link that its message was not sent.
     pub(super) fn note_unsent(&mut self, link: LinkIndex, message: &[u8]) {
         if let Some(link) = self.port.link_mut(link) {
             link.handle_unsent(message);
@@ -126,7 +130,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     fn create_rc(&mut self, now: Instant, conn: ConnKey, worker: WorkerIndex, passive: bool) {
-        // A passive one only ever sends its drain request.
+        // The passive side only ever sends its drain request.
         let send_depth = if passive { 1 } else { self.rc_send_depth };
         let queues = self.queues_id(worker);
         let created = self.hca.create_rc(&RcConfig {
@@ -145,7 +149,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     fn publish(&mut self, link: LinkIndex, publication: Publication, board: &mut impl Board<Destination<B>>) {
-        // Lent out while the device prepares what the link's tables name.
+        // Lent out while the device prepares the destinations in the link's tables.
         let Some(mut end) = self.links.get_mut(usize::from(link.0)).and_then(Option::take) else { return };
         let mut changes = Vec::with_capacity(publication.changes.len());
         for change in publication.changes {

@@ -1,4 +1,4 @@
-//! What comes to the control lcore: workers' notes, the device's events, management datagrams.
+//! Inputs of the control lcore: workers' notes, the device's events, management datagrams.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use super::Endpoint;
 use crate::message::Note;
 use ipoib::link::{PortEvent, WorkerIndex, WorkerNote};
 
-/// Notes, MADs and events taken in one tick, so that none starves the others.
+/// Most notes, MADs and events that are taken in one tick, so that no kind starves the others.
 const PER_TICK: usize = 1024;
-/// Between two warnings of a shared receive queue that runs low.
+/// Shortest time between two warnings of a shared receive queue that runs low.
 const LOW_SRQ_PAUSE: Duration = Duration::from_secs(10);
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
@@ -113,12 +113,12 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         any
     }
 
-    /// Seldom: under load it may happen many times a second.
+    /// Logs a warning, at a limited rate: under load it may happen many times a second.
     fn warn_of_low_srq(&mut self, now: Instant) {
-        if self.srq_low_told.is_some_and(|told| now < told + LOW_SRQ_PAUSE) {
+        if self.srq_low_reported.is_some_and(|at| now < at + LOW_SRQ_PAUSE) {
             return;
         }
-        self.srq_low_told = Some(now);
+        self.srq_low_reported = Some(now);
         tracing::warn!(
             "{} port {}: a shared receive queue ran low, {} time(s) so far: connections of peers break if it runs dry; raise \
              infiniband.srq-depth",
@@ -153,8 +153,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         any
     }
 
-    /// Sends a management datagram, or keeps it until the device has room: who wrote it would write it again only seconds
-    /// later.
+    /// Sends a management datagram, or keeps it until the device has room: its sender would retransmit it
+    /// only seconds later.
     pub(super) fn send_mad(&mut self, mad: Mad) {
         if self.is_gone() {
             return;

@@ -1,7 +1,7 @@
-//! Opening the workers' datagram queue pairs, and opening them anew: with another P_Key index, or after an error.
+//! Opens the workers' datagram queue pairs, and reopens them with another P_Key index or after an error.
 //!
-//! RESET is the only way back from ERR (IBA 10.3.1), and it forgets what is posted. So the worker stops posting first and
-//! tells when everything has come back, flushed:
+//! RESET is the only transition out of ERR (IBA 10.3.1), and it discards posted requests. So the worker stops
+//! posting first, and reports when all requests have come back, flushed:
 //!
 //! ```text
 //!   Open ── → ERR, CloseUd ──> Closing ── UdClosed: RESET → INIT → RTR → RTS, OpenUd ──> Open
@@ -17,24 +17,24 @@ use crate::backoff::Backoff;
 use crate::message::Command;
 use ipoib::link::{LinkIndex, WorkerIndex};
 
-/// Longest wait for flushed requests before somebody is told.
+/// Longest wait for flushed requests before an error is logged.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a worker's datagram queue pair stands.
+/// State of a worker's datagram queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
     /// In use, or not opened yet.
     #[default]
     Open,
-    /// In error; what is posted has to come back.
+    /// In error; posted requests have not all come back.
     Closing {
         since: Instant,
-        /// It has been told that this takes long.
-        told: bool,
+        /// The delay has been logged.
+        logged: bool,
     },
 }
 
-/// Datagram queue pairs looked after at a time, as not every provider tells of errors.
+/// Datagram queue pairs that are checked at a time: not every provider reports errors.
 const LOOKS: usize = 8;
 
 /// A worker's datagram queue pair for one link.
@@ -42,12 +42,12 @@ const LOOKS: usize = 8;
 pub(super) struct Datagrams {
     qpn: Qpn,
     state: State,
-    /// P_Key index and Q_Key that it is to have; none before the link has said so.
+    /// Requested P_Key index and Q_Key; `None` until the link has set them.
     keys: Option<(u16, QKey)>,
     mended_at: Option<Instant>,
-    /// Openings that the device has refused: it is not kept busy with what it refuses again and again.
+    /// Backoff after openings that the device refused, so that repeated tries do not keep it busy.
     refused: Backoff,
-    /// Its link is being removed, and the worker has been asked for it.
+    /// Its link is being removed, and the worker has been requested to return it.
     given_back: bool,
 }
 
@@ -63,12 +63,12 @@ impl Datagrams {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub(super) const fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// How often the device has refused to open it since it last did.
+    /// Returns how often the device has refused to open it since the last success.
     pub(super) const fn refusals(&self) -> u32 {
         self.refused.failures()
     }
@@ -112,7 +112,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Gives an open one another Q_Key. If the device refuses, it is opened again with that key.
+    /// Sets another Q_Key on an open queue pair. If the device refuses, the queue pair is reopened with that
+    /// key.
     pub(super) fn set_qkey(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex, qkey: QKey) {
         let Some(datagrams) = self.datagrams(link, worker) else { return };
         let qpn = datagrams.qpn;
@@ -145,14 +146,14 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// One that was flushed is flushed again and again until the worker has everything back: one flush may not do.
+    /// Flushes a queue pair repeatedly until the worker has everything back: one flush may not suffice.
     pub(super) fn flush_again(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex) {
         if let Some(datagrams) = self.datagrams(link, worker) {
-            datagrams.state = State::Closing { since: now, told: false };
+            datagrams.state = State::Closing { since: now, logged: false };
         }
     }
 
-    /// The worker has everything back.
+    /// Reopens a queue pair after the worker has everything back.
     pub(super) fn datagrams_closed(&mut self, link: LinkIndex, worker: WorkerIndex) {
         if self.takes_datagrams_back(link) {
             return self.take_back(link, worker);
@@ -165,7 +166,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.open_by_worker(link, worker, opened);
     }
 
-    /// Asks the worker for one whose link is being removed.
+    /// Requests a queue pair whose link is being removed from the worker.
     fn take_back(&mut self, link: LinkIndex, worker: WorkerIndex) {
         // Two closings may have been under way.
         let first = self.datagrams(link, worker).is_some_and(|d| !std::mem::replace(&mut d.given_back, true));
@@ -174,7 +175,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// From a device that is gone nothing comes back: those of links that are being removed are taken with what is outstanding.
+    /// Takes back the queue pairs of links that are being removed, with their outstanding requests: nothing
+    /// comes back from a device that is gone.
     pub(super) fn take_all_back(&mut self) {
         let all: Vec<_> = self.all_datagrams().map(|(link, worker, _)| (link, worker)).collect();
         for (link, worker) in all {
@@ -184,7 +186,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Once a queue pair has left RESET the worker may post to it (IBA 10.3.1).
+    /// Reports an opening. Once a queue pair has left RESET, the worker may post to it (IBA 10.3.1).
     fn open_by_worker(&mut self, link: LinkIndex, worker: WorkerIndex, opened: Result<(), HcaError>) {
         let refused = opened.as_ref().err().map(ToString::to_string);
         let opened = self.check(opened).is_some();
@@ -199,14 +201,15 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Something befell this queue pair, perhaps a datagram one.
+    /// Checks a queue pair after an event, if it is a datagram queue pair.
     pub(super) fn mend_datagrams_of(&mut self, now: Instant, qpn: Qpn) {
         if let Some((link, worker)) = self.port.datagram_owner(qpn) {
             self.mend_datagrams(now, link, worker);
         }
     }
 
-    /// A provider whose receive rings have no doorbell does not see what was posted after the flush; this has it look again.
+    /// Flushes closing queue pairs again. A provider whose receive rings have no doorbell does not see
+    /// requests that were posted after a flush; this makes it check again.
     pub(super) fn flush_closing(&mut self) {
         let closing: Vec<Qpn> = self
             .all_datagrams()
@@ -220,7 +223,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Looks after some of them in turn.
+    /// Checks some of the datagram queue pairs, round robin.
     pub(super) fn look_after_datagrams(&mut self, now: Instant) {
         let all: Vec<_> = self.all_datagrams().map(|(link, worker, _)| (link, worker)).collect();
         for step in 0..all.len().min(LOOKS) {
@@ -235,9 +238,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let takes_back = self.takes_datagrams_back(link);
         let Some(datagrams) = self.datagrams(link, worker) else { return };
         let qpn = datagrams.qpn;
-        if let State::Closing { since, told } = &mut datagrams.state {
-            if !*told && now.duration_since(*since) >= PATIENCE {
-                *told = true;
+        if let State::Closing { since, logged } = &mut datagrams.state {
+            if !*logged && now.duration_since(*since) >= PATIENCE {
+                *logged = true;
                 tracing::error!(
                     "datagram queue pair {qpn} does not give its buffers back: restart the gateway"
                 );
@@ -251,7 +254,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             // A datagram that could not be sent has stopped the send queue.
             Ok(QpState::Sqe) => self.hca.modify_qp(qpn, &QpTransition::RecoverSend),
             Ok(QpState::Err) if !recent => {
-                tracing::warn!("datagram queue pair {qpn} is in error: opening it anew");
+                tracing::warn!("datagram queue pair {qpn} is in error: reopening it");
                 self.datagram_reopens += 1;
                 if let Some(datagrams) = self.datagrams(link, worker) {
                     datagrams.mended_at = Some(now);
@@ -259,7 +262,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 self.close_datagrams(now, link, worker);
                 Ok(())
             }
-            // Opening it has stopped half-way: the worker has not been told, and nothing is posted.
+            // The opening failed half-way: the worker has not been notified, and nothing is posted.
             Ok(state @ (QpState::Reset | QpState::Init | QpState::Rtr))
                 if !recent && (was_refused || state == QpState::Reset) =>
             {

@@ -1,4 +1,5 @@
-//! Keys for workers' messages in many buffers: made when they are wanted, made anew after an error, destroyed when nobody needs them.
+//! Keys for workers' messages in many buffers: made on request, made again after an error, destroyed when
+//! they are no longer needed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -12,13 +13,14 @@ use crate::long::{KeyNote, LARGE_BUFFERS, LARGE_ROOM, LIST_ROOM, LongStatistics,
 use crate::message::{Command, Note};
 use ipoib::link::WorkerIndex;
 
-/// Between two looks for keys that nobody needs.
+/// Time between two searches for keys that are no longer needed.
 const AGE_PERIOD: Duration = Duration::from_secs(15);
 
-/// Numbers of pools, whose names must differ in a process.
+/// Number of the next pool; names of pools must be unique in a process.
 static POOLS: AtomicU32 = AtomicU32::new(0);
 
-/// Large buffers for messages that are in more buffers than the device sends; registered. `None` if there are no such messages.
+/// Creates and registers large buffers for messages in more buffers than the device sends. `None` if there
+/// are no such messages.
 pub(super) fn large_buffers<B: Backend>(
     hca: &mut B,
     config: &EndpointConfig,
@@ -46,11 +48,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 if let (Some(key), Some(end)) =
                     (self.check(made), self.workers.get_mut(usize::from(worker.0)))
                 {
-                    // All lists serve any key.
+                    // Any list serves any key.
                     end.send(Command::Key(key, PageList::new(LIST_ROOM)));
                 }
             }
-            // Its connection may only just have been told of.
+            // The failure of its connection may have been reported only just now.
             KeyNote::Doubtful(..) => self.doubtful_keys.push((worker, note)),
             KeyNote::Unused(key) => {
                 let destroyed = self.hca.destroy_key(key);
@@ -59,7 +61,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Makes keys anew whose connections have failed. Their memory goes home.
+    /// Makes keys again whose connections have failed. This frees the memory that they named.
     pub(super) fn renew_keys(&mut self) {
         for (worker, note) in std::mem::take(&mut self.doubtful_keys) {
             let KeyNote::Doubtful(key, list) = note else { continue };
@@ -72,7 +74,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Has workers look for keys that nobody needs.
+    /// Requests workers to return keys that are no longer needed.
     pub(super) fn age_keys(&mut self, now: Instant) {
         if self.keeps_keys && now.duration_since(self.keys_aged) >= AGE_PERIOD {
             self.keys_aged = now;
@@ -82,7 +84,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// What is left in the rings when workers have ended.
+    /// Takes the keys that are left in the rings when workers have ended.
     pub(super) fn take_last_keys(&mut self) {
         for index in 0..self.workers.len() {
             while let Some(note) = self.workers.get_mut(index).and_then(|w| w.notes.receive()) {
@@ -94,7 +96,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.renew_keys();
     }
 
-    /// What became of messages in more buffers than a send can name.
+    /// Returns the statistics of messages in more buffers than a send can name.
     #[must_use]
     pub fn long_statistics(&self) -> LongStatistics {
         let mut sum = LongStatistics::default();

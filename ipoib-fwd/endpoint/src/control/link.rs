@@ -1,4 +1,5 @@
-//! What an endpoint keeps of one link: its tables with prepared destinations, and its workers' datagram queue pairs.
+//! An endpoint's state of one link: its tables with prepared destinations, and its workers' datagram queue
+//! pairs.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -9,16 +10,16 @@ use ipoib::link::{Link, LinkState};
 
 use super::datagrams::Datagrams;
 
-/// How far a link's removal has come.
+/// Progress of a link's removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Removal {
-    /// None was asked for.
+    /// None was requested.
     None,
-    /// The link is shutting down, or workers may still look at its tables.
+    /// The link is shutting down, or workers may still read its tables.
     Stopping,
-    /// Workers are giving its datagram queue pairs back.
+    /// Workers are returning its datagram queue pairs.
     Closing {
-        /// So many are still to come.
+        /// Number that is still missing.
         left: usize,
     },
 }
@@ -52,13 +53,13 @@ impl<D> LinkEnd<D> {
         }
     }
 
-    /// One of its datagram queue pairs has been opened, or was refused for a reason.
+    /// Notes that one of its datagram queue pairs was opened, or why it was refused.
     pub(super) fn note_refusal(&mut self, why: Option<String>) {
         let refused = self.datagrams.iter().any(|d| d.refusals() > 0);
         self.refusal = why.or_else(|| self.refusal.take()).filter(|_| refused);
     }
 
-    /// Why the device does not open a datagram queue pair, and how often it has said so.
+    /// Returns why the device does not open a datagram queue pair, and how often it has refused.
     pub(super) fn refusal(&self) -> Option<(&str, u32)> {
         let times = self.datagrams.iter().map(Datagrams::refusals).max()?;
         Some((self.refusal.as_deref()?, times))
@@ -69,7 +70,7 @@ impl<D> LinkEnd<D> {
         self.pending.push_back((generation, grace));
     }
 
-    /// The oldest publication, if all workers have taken it up.
+    /// Returns the oldest publication, if all workers have taken it up.
     pub(super) fn passed(&mut self, has_passed: impl Fn(Grace) -> bool) -> Option<u64> {
         self.pending.pop_front_if(|(_, grace)| has_passed(*grace)).map(|(generation, _)| generation)
     }

@@ -1,4 +1,4 @@
-//! Links that come and go while the others are at work.
+//! Adds and removes links while the others carry traffic.
 //!
 //! A link's datagram queue pairs are made before it and destroyed after it:
 //!
@@ -17,28 +17,28 @@ use crate::message::Command;
 use ipoib::link::{LinkError, LinkIndex, LinkSettings, WorkerIndex, WorkerSettings};
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
-    /// Adds a link while the others are at work. Its workers are filled in from the datagram queue pairs that come into being. It comes
-    /// up when the port is a full member of its partition, which is waited for.
+    /// Adds a link while the others carry traffic. The endpoint fills in the link's workers from the datagram
+    /// queue pairs that it creates. The link comes up when the port is a full member of its partition.
     pub fn add_link(&mut self, now: Instant, settings: LinkSettings) -> Result<LinkIndex, EndpointError> {
         let index = self.add_link_held(now, settings)?;
         self.release_link(now, index);
         Ok(index)
     }
 
-    /// Lets a link come up that was added by [`Endpoint::add_link_held`].
+    /// Lets a link come up that [`Endpoint::add_link_held`] added.
     pub fn release_link(&mut self, now: Instant, index: LinkIndex) {
         self.port.release(now, index);
     }
 
-    /// As [`Endpoint::add_link`], but the link does not come up before it is
-    /// [released](Endpoint::release_link): its events would be lost before its owner knows it.
+    /// Adds a link as [`Endpoint::add_link`] does, but the link does not come up before it is
+    /// [released](Endpoint::release_link). Otherwise, events would be lost before its owner knows it.
     pub fn add_link_held(
         &mut self,
         now: Instant,
         mut settings: LinkSettings,
     ) -> Result<LinkIndex, EndpointError> {
         let full = LinkError::Full(usize::from(MAX_LINKS));
-        // One that is being removed has its place until its queue pairs are back.
+        // A link that is being removed keeps its slot until its queue pairs are back.
         let is_free = |index: &LinkIndex| self.links.get(usize::from(index.0)).is_none_or(Option::is_none);
         let index = self.port.vacancies().find(|i| i.0 < MAX_LINKS && is_free(i)).ok_or(full)?;
         let mut made: Vec<Ud<B>> = Vec::with_capacity(self.workers.len());
@@ -79,8 +79,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         Ok(())
     }
 
-    /// Takes a link away: its connections are closed, its groups left, its queue pairs destroyed. The others are not touched. Takes some
-    /// ticks; [`Endpoint::poll_removed`] tells when its index is free again. False if there is no such link.
+    /// Removes a link: closes its connections, leaves its groups and destroys its queue pairs. Other links
+    /// are not affected. The removal takes some ticks; [`Endpoint::poll_removed`] returns the index when it
+    /// is free again. False if there is no such link.
     pub fn remove_link(&mut self, now: Instant, index: LinkIndex) -> bool {
         let end = self.links.get_mut(usize::from(index.0)).and_then(Option::as_mut);
         let (Some(end), Some(link)) = (end, self.port.link_mut(index)) else { return false };
@@ -91,20 +92,20 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         true
     }
 
-    /// Why the device does not open a link's datagram queue pairs, if it refuses to, and how often it has: they are opened again and again,
-    /// once a minute in the end.
+    /// Returns why the device does not open a link's datagram queue pairs, and how often it has refused. The
+    /// endpoint retries with a backoff of up to a minute.
     #[must_use]
     pub fn refusal(&self, index: LinkIndex) -> Option<(&str, u32)> {
         self.links.get(usize::from(index.0))?.as_ref()?.refusal()
     }
 
-    /// The next link that has been removed: nothing of it is left.
+    /// Returns the next link whose removal is complete.
     pub fn poll_removed(&mut self) -> Option<LinkIndex> {
         self.removed.pop_front()
     }
 
-    /// Goes on with links that are being removed. True if the queue pairs of one were put in error: that takes
-    /// the device some commands for each worker, so it is done for one link in each tick.
+    /// Advances the removal of links. True if the queue pairs of one were put in error. That takes the device
+    /// some commands for each worker, so each tick does it for one link only.
     pub(super) fn advance_removals(&mut self, now: Instant) -> bool {
         let mut has_closed = false;
         for at in 0..self.links.len() {
@@ -112,7 +113,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             let Some(end) = self.links.get(at).and_then(Option::as_ref) else { continue };
             match end.removal {
                 Removal::None | Removal::Closing { left: 1.. } => {}
-                // The port lets go of it once all workers have taken up tables without it.
+                // The port removes it once all workers have taken up tables without it.
                 Removal::Stopping if has_closed => {}
                 Removal::Stopping => {
                     if self.port.remove(now, index).is_some() {
@@ -131,7 +132,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         has_closed
     }
 
-    /// Has all workers give back a removed link's datagram queue pairs.
+    /// Closes a removed link's datagram queue pairs on all workers.
     fn close_all_datagrams(&mut self, now: Instant, link: LinkIndex) {
         let Some(end) = self.links.get_mut(usize::from(link.0)).and_then(Option::as_mut) else { return };
         end.removal = Removal::Closing { left: end.datagrams.len() };
@@ -149,22 +150,23 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// True if a link is being removed and its datagram queue pairs with it.
+    /// True if the datagram queue pairs of a link are being closed for its removal.
     pub(super) fn takes_datagrams_back(&self, link: LinkIndex) -> bool {
         let end = self.links.get(usize::from(link.0)).and_then(Option::as_ref);
         end.is_some_and(|end| matches!(end.removal, Removal::Closing { .. }))
     }
 
-    /// A worker has taken a datagram queue pair in, or there was no place for it.
+    /// Handles the insertion of a datagram queue pair by a worker, or its refusal.
     pub(super) fn datagrams_inserted(&mut self, refused: Option<Ud<B>>) {
         if let Some(ud) = refused {
-            // Cannot be: a place is used again only after its last one has come back. The link stays without this worker.
+            // Not reachable: a slot is reused only after its previous queue pair is back. The link remains
+            // without this worker.
             let destroyed = self.hca.destroy_ud(ud);
             self.check(destroyed);
         }
     }
 
-    /// A worker has given a datagram queue pair back.
+    /// Destroys a datagram queue pair that a worker has returned.
     pub(super) fn datagrams_removed(&mut self, link: LinkIndex, ud: Option<Ud<B>>) {
         if let Some(ud) = ud {
             let destroyed = self.hca.destroy_ud(ud);

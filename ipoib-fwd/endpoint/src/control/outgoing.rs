@@ -7,34 +7,41 @@ use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::sa::attribute;
 use pmd::hca::HcaError;
 
-/// Most management datagrams of each kind that wait for room on the device.
+/// Largest number of management datagrams of each kind that wait for room on the device.
 const WAITING: usize = 4096;
-/// The same of rejections. A host that floods with requests waits for none of them, and one that waits asks again.
+/// The same for rejections. A host that floods with requests waits for none of them, and a host that waits
+/// repeats its request.
 const WAITING_REJECTIONS: usize = 256;
-/// Kinds of datagrams.
+/// Number of kinds of datagrams.
 const KINDS: usize = 4;
 const REJECT: u16 = AttributeId::Reject.code();
 const FULL: HcaError = HcaError::Exhausted("room for management datagrams that wait");
 
-/// Datagrams by kind, oldest first. What others wait for goes first: REP, RTU and DREP, whose senders give up after seconds, then
-/// memberships of groups, then paths, then rejections of connections. A kernel that has as many requests to subnet administration as it
-/// takes refuses more for seconds, and a host that floods with requests for connections has as many rejections wait as it likes.
+/// Datagrams by kind, oldest first, in order of urgency:
 ///
-/// A kind that was refused sends one datagram before all others in the next flush: hosts that keep the first kind busy, by asking for
-/// connections, do not keep the others from their turn.
+/// 1. REP, RTU and DREP, whose receivers give up after seconds;
+/// 2. memberships of groups;
+/// 3. paths;
+/// 4. rejections of connections.
+///
+/// A kernel that has reached its limit of requests to subnet administration refuses further ones for seconds.
+/// A host that floods with requests for connections can cause any number of rejections.
+///
+/// A kind that was refused sends one datagram before all others in the next flush. So hosts that keep the
+/// first kind busy by requesting connections do not starve the others.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     connections: VecDeque<Mad>,
     memberships: VecDeque<Mad>,
     paths: VecDeque<Mad>,
     rejections: VecDeque<Mad>,
-    /// The kinds that were refused in the last flush, by number.
+    /// True for kinds that were refused in the last flush, by index.
     refused: [bool; KINDS],
-    /// The kind that went before all others last.
+    /// Index of the kind that last went before all others.
     preferred: usize,
 }
 
-/// Sends a kind's datagrams, `most` of them; false if there is no room.
+/// Sends up to `most` datagrams of a kind; false if there is no room.
 fn send_some(
     kind: &mut VecDeque<Mad>,
     most: usize,
@@ -73,7 +80,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Sends what there is room for; returns the errors of the datagrams that are lost.
+    /// Sends what there is room for; returns the errors of the lost datagrams.
     pub(super) fn flush(&mut self, mut send: impl FnMut(&Mad) -> Result<(), HcaError>) -> Vec<HcaError> {
         let mut lost = Vec::new();
         let refused = std::mem::take(&mut self.refused);
@@ -114,7 +121,8 @@ mod tests {
         mad(MgmtClass::SubnAdm, attribute::PATH_RECORD, n)
     }
 
-    /// A kernel with room for some requests to subnet administration, and always for other datagrams.
+    /// Flushes to a kernel with room for some requests to subnet administration, and always for other
+    /// datagrams.
     fn flush(outgoing: &mut Outgoing, mut room: usize) -> Vec<(u8, u64)> {
         let mut sent = Vec::new();
         let lost = outgoing.flush(|mad| {
@@ -144,9 +152,9 @@ mod tests {
         assert!(outgoing.is_empty());
     }
 
-    /// A device with room for one datagram at a time, and always a next one about connections.
+    /// The device has room for one datagram at a time, and there is always a next one about connections.
     #[test]
-    fn connections_do_not_keep_the_others_from_their_turn() {
+    fn connections_do_not_starve_the_others() {
         let mut outgoing = Outgoing::default();
         for n in 0..3 {
             outgoing.push(path(n)).unwrap();
@@ -207,7 +215,8 @@ mod tests {
         assert_eq!((sent, lost.len(), outgoing.is_empty()), (2, 1, true));
     }
 
-    /// A request that its sender gives up while the kernel still repeats it might undo what follows, and takes room of others.
+    /// If the kernel repeated a request that its sender has given up, the request might undo what follows,
+    /// and would use room of others.
     #[test]
     fn the_kernel_repeats_no_request_that_has_ended() {
         assert!(pmd::verbs::REQUEST_TIME <= cm::port::PATIENCE);

@@ -1,4 +1,5 @@
-//! What the port is, read from the device: once for all links, on its events, and now and then in case one got lost.
+//! Reads the port's state from the device: once for all links, on its events, and periodically in case an
+//! event was lost.
 
 use std::time::Instant;
 
@@ -10,21 +11,21 @@ use super::{Endpoint, PORT_RETRY};
 use ipoib::link::Waiting;
 use ipoib::port::Facts;
 
-/// Whether the device can never be used again.
+/// Whether the device is gone for good.
 #[derive(Debug)]
 pub(super) enum Gone {
-    /// It can.
+    /// It is usable.
     No,
-    /// It cannot, and the owner does not know why.
-    Untold(HcaError),
-    /// It cannot, and the owner knows.
-    Told,
+    /// It is gone, and the owner has not been notified yet.
+    Unreported(HcaError),
+    /// It is gone, and the owner has been notified.
+    Reported,
 }
 
 impl Gone {
     fn take(&mut self) -> Option<HcaError> {
-        match std::mem::replace(self, Self::Told) {
-            Self::Untold(why) => Some(why),
+        match std::mem::replace(self, Self::Reported) {
+            Self::Unreported(why) => Some(why),
             before => {
                 *self = before;
                 None
@@ -33,24 +34,24 @@ impl Gone {
     }
 }
 
-/// Reads of the port's facts in a row that may fail before it counts as down: a process that is short of file descriptors or memory
-/// for a moment loses no connection.
+/// Consecutive failed reads of the port's state before the port counts as down. A process that is short of
+/// file descriptors or memory for a moment then loses no connection.
 const MISSES: u32 = 5;
 
-/// Reads of the port's facts that have failed since the last one that did not.
+/// Counts failed reads of the port's state since the last success.
 ///
-/// Reads are more frequent while a link waits for its P_Key, and with events: those that fail within [`PORT_RETRY`] of each other count
-/// as one.
+/// Reads are more frequent while a link waits for its P_Key, and on events: failures within [`PORT_RETRY`] of
+/// each other count as one.
 #[derive(Debug, Default)]
 pub(super) struct Misses {
     count: u32,
     counted: Option<Instant>,
 }
 
-/// What a read comes to.
+/// Outcome of a read.
 struct Read {
     facts: Facts,
-    /// What there is to be warned of.
+    /// Warning to log.
     warn: Option<&'static str>,
 }
 
@@ -59,8 +60,8 @@ impl Misses {
         self.count > 0
     }
 
-    /// Takes the outcome of a read. After one that failed the port is what it was before, unless too many have failed or the device is
-    /// gone.
+    /// Evaluates a read. After a failure the port's state remains as before, unless too many reads have
+    /// failed or the device is gone.
     fn take(&mut self, now: Instant, read: Result<Facts, HcaError>, before: Option<&Facts>) -> Read {
         let error = match read {
             Ok(facts) => {
@@ -87,12 +88,12 @@ impl Misses {
 }
 
 impl<B: Backend, C, N> Endpoint<B, C, N> {
-    /// The device is gone: whatever its driver still says of the port, there is none.
+    /// Marks the device as gone: whatever its driver still reports, the port is down.
     pub(super) fn lose_device(&mut self, now: Instant, why: HcaError) {
         if self.is_gone() {
             return;
         }
-        self.gone = Gone::Untold(why);
+        self.gone = Gone::Unreported(why);
         self.mads.clear();
         self.read_port(now);
     }
@@ -103,12 +104,12 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         !matches!(self.gone, Gone::No)
     }
 
-    /// Why the device is gone, told once; then there is nothing to do but to close the endpoint.
+    /// Returns why the device is gone, once. After that, the owner can only close the endpoint.
     pub fn take_gone(&mut self) -> Option<HcaError> {
         self.gone.take()
     }
 
-    /// What the port is now, or was when it could last be read.
+    /// Returns the port's state, or the last one that could be read.
     pub(super) fn facts(&mut self, now: Instant) -> Facts {
         if self.is_gone() {
             return Facts::default();
@@ -122,7 +123,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         taken.facts
     }
 
-    /// A read that failed is counted and, at the first and at the one that takes the port down, logged.
+    /// Counts a failed read. Logs the first one and the one that takes the port down.
     fn note_miss(&mut self, warn: Option<&str>, error: String) {
         if let Some(what) = warn {
             let name = self.hca.device().name;
@@ -155,7 +156,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.port.handle_port(now, facts);
     }
 
-    /// True while a change of the port's state or of its P_Key table is what a link waits for.
+    /// True while a link waits for a change of the port's state or of its P_Key table.
     pub(super) fn waits_for_port(&self) -> bool {
         if self.is_gone() {
             return false;
@@ -180,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_fail_take_the_port_down_only_when_they_are_many() {
+    fn only_repeated_failed_reads_take_the_port_down() {
         let (mut misses, mut now, up) = (Misses::default(), Instant::now(), up());
-        assert_eq!(misses.take(now, failed(), None).facts, Facts::default(), "nothing was ever known");
+        assert_eq!(misses.take(now, failed(), None).facts, Facts::default(), "no state was ever read");
         assert_eq!(misses.take(now, Ok(up.clone()), None).facts, up);
         for _ in 0..3 {
             let mut warnings = Vec::new();

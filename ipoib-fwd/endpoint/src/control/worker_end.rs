@@ -16,15 +16,15 @@ use crate::message::{Command, Note};
 #[derive(Debug)]
 pub(super) struct WorkerEnd<Q: Queues, C, N> {
     pub(super) commands: Sender<Command<Q, C>>,
-    /// Commands that wait for room in the ring, oldest first: their order is what makes slots safe to reuse.
+    /// Commands that wait for room in the ring, oldest first: their order makes slots safe to reuse.
     ///
-    /// Commands for queue pairs are as many as there are queue pairs, and must not be lost; packets are refused before
-    /// there are too many.
+    /// Commands for queue pairs must not be lost; their number is bounded by the number of queue pairs.
+    /// Packets are refused before too many wait.
     pub(super) waiting: VecDeque<Command<Q, C>>,
     pub(super) notes: Receiver<Note<Q, N>>,
-    /// Which connections messages came by, by slot.
+    /// Connections on which messages arrived, by slot.
     pub(super) received: Usage<Qpn>,
-    /// What became of messages in more buffers than a send can name.
+    /// Counters of messages in more buffers than a send can name.
     pub(super) long: Arc<Counters>,
 }
 
@@ -37,7 +37,7 @@ impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
         }
     }
 
-    /// Sends a command that carries a packet; a worker that is far behind takes no more of them.
+    /// Sends a command that carries a packet. A worker that is far behind accepts no more of them.
     pub(super) fn offer(&mut self, command: Command<Q, C>) -> bool {
         let room = self.waiting.len() < RING;
         if room {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_is_far_behind_takes_no_packets_but_every_order() {
+    fn a_worker_that_is_far_behind_accepts_no_packets_but_every_order() {
         let (commands, mut inbox) = ring::channel(RING);
         let (_outbox, notes) = ring::channel(RING);
         let mut end: WorkerEnd<<SoftHca as Backend>::Queues, u32, ()> = WorkerEnd {

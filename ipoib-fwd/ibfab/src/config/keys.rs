@@ -1,12 +1,12 @@
-//! Every key of the file: its type, what it means, and its default or an example. The parser's types and
-//! `--print-config` are made from the one table.
+//! The table of every key of the file: its type, its description, and its default or an example. The parser's
+//! types and `--print-config` are generated from this table.
 
 use std::fmt::Write as _;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-/// A table of the file, as it is shown.
+/// A table of the file for `--print-config`.
 struct Table {
     /// Its header.
     header: &'static str,
@@ -54,61 +54,68 @@ tables! {
     "[fabric]" => fabric: RawFabric, RawFabric [Default] {
         /// Largest MTU of all ports in bytes: 256, 512, 1024, 2048 or 4096.
         mtu: Option<Spanned<u64>> = "4096",
-        /// Subnet prefix, the upper half of every GID. Taken over by SIGHUP.
+        /// Subnet prefix, the upper half of every GID. SIGHUP applies changes.
         prefix: Option<Spanned<String>> = "\"fe80::\"",
-        /// Hop limit of all paths, 0 or 1. Above 0 every packet has a GRH, which virtual ports (grh_required) need. Taken over by SIGHUP,
-        /// for paths that are looked up from then on.
+        /// Hop limit of all paths, 0 or 1. Above 0, every packet has a GRH, which virtual ports
+        /// (grh_required) need. SIGHUP applies changes, to later path queries.
         hop_limit: Option<Spanned<u64>> = "0",
-        /// LID mask control, 0 to 7: each port of an adapter has 2^lmc LIDs, in order, the first a multiple of 2^lmc. Where several ways
-        /// lead to it they are spread over them.
+        /// LID mask control, 0 to 7. Each port of an adapter has 2^lmc consecutive LIDs; the first is a
+        /// multiple of 2^lmc. If several paths lead to the port, its LIDs are spread over them.
         lmc: Option<Spanned<u64>> = "0",
-        /// SM_Key: requests with it see all members of all groups (`saquery --smkey`); it gives no right to change them. 0: nobody does.
+        /// SM_Key. Requests with it see all members of all groups (`saquery --smkey`); it gives no right to
+        /// change them. 0: no request does.
         sm_key: Option<u64> = "1",
-        /// Name of the switch where there is no [[switch]].
+        /// Name of the switch if there is no [[switch]].
         name: Option<Spanned<String>> = "\"ibfab\"",
-        /// GUID of that switch. None: made from its name, the same at every start.
+        /// GUID of that switch. Default: made from its name, the same at every start.
         guid: Option<Spanned<String>> = "\"0x0200000000000100\"",
-        /// true: packets have CRCs on every cable. false: not on those that cannot damage them, within ibfab and over shared memory, where
-        /// both ends agree; captures and faults have right ones in any case.
+        /// true: packets have CRCs on every cable. false: no CRCs on cables that cannot damage packets, which
+        /// are those within ibfab and, if both ends agree, over shared memory. Captures and fault injection
+        /// have valid CRCs in any case.
         keep_crcs: Option<bool> = "false",
-        /// What is logged: "error", "warn", "info" or "debug", each with what stands before it. The environment's IBFAB_LOG goes before.
-        /// Taken over by SIGHUP.
+        /// Log level: "error", "warn", "info" or "debug"; each includes those before it. The environment
+        /// variable IBFAB_LOG takes precedence. SIGHUP applies changes.
         log: Option<Spanned<String>> = "\"info\"",
-        /// How much single modules log, for instance "ibfab::host=debug,connectx=warn"; "": as the others. Taken over by SIGHUP.
+        /// Log levels of single modules, for instance "ibfab::host=debug,connectx=warn"; "": `log` for all.
+        /// SIGHUP applies changes.
         log_filter: Option<Spanned<String>> = "\"\"",
     }
 
-    /// A switch; the first one has the subnet manager. None: a single one for all that there is.
+    /// A switch; the first one has the subnet manager. Without any [[switch]], there is a single one for all
+    /// ports.
     "[[switch]]" => switch: Vec<RawSwitch>, RawSwitch [] {
-        /// Its name, for `switch` and `between` below and for reports.
+        /// Name, for `switch` and `between` below and for reports.
         name: Spanned<String> = "\"s1\"",
-        /// Ports, at most 254. None: as many as something hangs on.
+        /// Number of ports, at most 254. Default: the number of ports in use.
         ports: Option<Spanned<u64>> = "36",
-        /// GUID. None: made from its name.
+        /// GUID. Default: made from its name.
         guid: Option<Spanned<String>> = "\"0x0200000000000200\"",
     }
 
-    /// A cable between two switches. There may be several between the same two, and circles.
+    /// A cable between two switches. Parallel cables and loops are allowed.
     "[[trunk]]" => trunk: Vec<RawTrunk>, RawTrunk [] {
         /// The switches at its ends.
         between: Spanned<Vec<String>> = "[\"s1\", \"s2\"]",
-        /// false: pulled out. Taken over by SIGHUP.
+        /// false: pulled out. SIGHUP applies changes.
         up: Option<bool> = "true",
     }
 
-    /// A partition. None: the default one, 0xffff, with everybody as full members. Taken over by SIGHUP, all of them.
+    /// A partition. Without any [[partition]], there is the default one, 0xffff, with all ports as full
+    /// members. SIGHUP applies changes of all partitions.
     "[[partition]]" => partition: Vec<RawPartition>, RawPartition [] {
-        /// Its name in reports. None: its P_Key.
+        /// Name in reports. Default: its P_Key.
         name: Option<String> = "\"storage\"",
-        /// P_Key, with or without the membership bit 0x8000. Once 0xffff is listed, who is in no partition reaches nobody.
+        /// P_Key, with or without the membership bit 0x8000. Once 0xffff is listed, a port without a
+        /// partition can reach no other.
         pkey: Spanned<u64> = "0x8001",
-        /// Its IPoIB broadcast group is there from the start.
+        /// true: its IPoIB broadcast group exists from the start.
         ipoib: Option<bool> = "true",
-        /// Ports by the name of their link or host or by GUID, and "all" for those that are not named; each a full member,
-        /// or with "=limited" behind it one that talks with full members only.
+        /// Members: the name of a link or host, a port GUID, or "all" for ports that are not named. A member
+        /// has full membership, or with the suffix "=limited" a limited one, which communicates with full
+        /// members only.
         #[serde(default)]
         members: Option<Vec<Spanned<String>>> = "[\"all\"]",
-        /// MTU of its broadcast group in bytes, at most that of the fabric, which is the default.
+        /// MTU of its broadcast group in bytes, at most that of the fabric. Default: that of the fabric.
         mtu: Option<Spanned<u64>> = "4096",
         /// Rate of its broadcast group in Gb/s: 2.5, 5, 10, 20, 30 or 40.
         rate: Option<Spanned<f64>> = "10",
@@ -118,55 +125,58 @@ tables! {
         sl: Option<Spanned<u64>> = "0",
     }
 
-    /// A port for somebody else: a gateway, or another program with a software ConnectX.
+    /// A port for another process: a gateway, or another program with a software ConnectX.
     "[[link]]" => link: Vec<RawLink>, RawLink [] {
-        /// Its name in reports and partitions.
+        /// Name in reports and partitions.
         name: Spanned<String> = "\"gateway\"",
-        /// Where the other end finds it: shm:SOCKET on this machine, or udp:LOCAL-PEER, each host:port. Faults for tests are
-        /// parameters, as in shm:/run/ibfab.sock?loss=0.01&seed=7; crc=keep keeps its CRCs as fabric.keep_crcs does those of all;
-        /// key-file=PATH, of udp only, names a file with a key of 32 hexadecimal digits that authenticates every datagram.
+        /// Address for the other end: shm:SOCKET on this host, or udp:LOCAL-PEER, each host:port. Parameters
+        /// inject faults for tests, as in shm:/run/ibfab.sock?loss=0.01&seed=7. crc=keep keeps this link's
+        /// CRCs, as fabric.keep_crcs does for all links. key-file=PATH, for udp only, names a file with a key
+        /// of 32 hexadecimal digits that authenticates every datagram.
         url: Spanned<String> = "\"shm:/run/ibfab.sock\"",
-        /// true: the subnet manager takes in switches that answer there, those of an ibfab with --sm none for instance. Whoever is at
-        /// the other end is trusted with its hosts' and switches' M_Keys. false: hosts only.
+        /// true: the subnet manager also manages switches behind this link, for instance those of an ibfab
+        /// with --sm none. The other end is trusted with the M_Keys of its hosts and switches. false: hosts
+        /// only.
         trunk: Option<bool> = "false",
-        /// The switch that it is a port of. None: the first.
+        /// The switch that has the port. Default: the first.
         switch: Option<Spanned<String>> = "\"s1\"",
     }
 
-    /// A virtual host: a TUN interface whose packets go by IPoIB.
+    /// A virtual host: a TUN interface whose packets are carried by IPoIB.
     "[[host]]" => host: Vec<RawHost>, RawHost [] {
-        /// Its name in reports and partitions.
+        /// Name in reports and partitions.
         name: Spanned<String> = "\"host1\"",
-        /// Network namespace of its interface. None: that of ibfab itself.
+        /// Network namespace of its interface. Default: that of ibfab.
         netns: Option<String> = "\"ib\"",
-        /// Its interface.
+        /// Name of its interface.
         tun: Option<String> = "\"ib0\"",
-        /// Its IPv4 address with the prefix of its subnet.
+        /// IPv4 address with the prefix length of its subnet.
         address: Spanned<String> = "\"10.77.0.2/24\"",
-        /// Next hop of packets to other subnets. None: they are dropped.
+        /// Next hop of packets to other subnets. Without it, they are dropped.
         gateway: Option<Spanned<String>> = "\"10.77.0.254\"",
-        /// IP MTU of its interface, 68 to 65520; longer packets than a peer takes are fragmented, or refused by ICMP.
+        /// IP MTU of its interface, 68 to 65520. Packets that are too long for a peer are fragmented, or
+        /// refused by ICMP.
         mtu: Option<Spanned<u64>> = "65520",
         /// "connected" (RFC 4755) or "datagram" (RFC 4391).
         mode: Option<Spanned<String>> = "\"connected\"",
-        /// GUID of its channel adapter; its port's is one more. None: made from its name.
+        /// GUID of its channel adapter; the GUID of its port is one more. Default: made from its name.
         guid: Option<Spanned<String>> = "\"0x0200000000000300\"",
-        /// P_Key of its interface. It waits until a partition has it as a member.
+        /// P_Key of its interface. The host waits until it is a member of that partition.
         pkey: Option<Spanned<u64>> = "0xffff",
-        /// true: its port is as the virtual one of an SR-IOV function, which sends nothing without a GRH and takes nothing without one;
-        /// fabric.hop_limit = 1 goes with it.
+        /// true: its port behaves as the virtual port of an SR-IOV function, which neither sends nor accepts
+        /// packets without a GRH. Set fabric.hop_limit = 1, too.
         grh_required: Option<bool> = "false",
-        /// The switch that it hangs on. None: the first.
+        /// The switch that its port is on. Default: the first.
         switch: Option<Spanned<String>> = "\"s1\"",
     }
 }
 
-/// The file that changes nothing: every key with its default or an example, behind a `#`, and what it means.
+/// Returns a file that changes nothing: every key with its description, and its default or an example behind
+/// a `#`.
 #[must_use]
 pub fn print() -> String {
-    let mut out = String::from(
-        "# Configuration of ibfab. Every key is here with its default, or an example if it has none.\n",
-    );
+    let mut out =
+        String::from("# Configuration of ibfab: every key with its default, or an example if it has none.\n");
     for table in TABLES {
         out.push('\n');
         words(&mut out, table.words);

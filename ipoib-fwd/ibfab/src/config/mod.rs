@@ -19,11 +19,11 @@ use crate::subnet::Partition;
 pub use keys::print;
 use source::Source;
 
-/// Most virtual hosts: each has queues and buffers of its own.
+/// Largest number of virtual hosts: each has its own queues and buffers.
 pub const MAX_HOSTS: usize = 64;
-/// Most switches.
+/// Largest number of switches.
 pub const MAX_SWITCHES: usize = 64;
-/// Most partitions: a port's table holds no more.
+/// Largest number of partitions: the limit of a port's table.
 pub const MAX_PARTITIONS: usize = 128;
 
 /// Why a configuration cannot be used.
@@ -34,10 +34,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is not TOML, has unknown keys, or a value is no good.
+    /// It is not TOML, has unknown keys, or a value is invalid.
     #[error("{}:{line}:{column}: {what}", .file.display())]
     Value {
         /// The file.
@@ -46,7 +46,7 @@ pub enum ConfigError {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What is wrong and what would do.
+        /// The problem and a remedy.
         what: String,
     },
 }
@@ -62,21 +62,21 @@ pub struct FabricConfig {
     pub hop_limit: u8,
     /// LID mask control: each port of an adapter has 2^`lmc` LIDs.
     pub lmc: Lmc,
-    /// SM_Key of clients that may see who is in a group; 0 = none may.
+    /// SM_Key of clients that may list the members of a group; 0 = no client may.
     pub sm_key: u64,
-    /// Packets have CRCs on cables that could do without, too.
+    /// Keep CRCs also on cables that do not need them.
     pub keep_crcs: bool,
-    /// How much is logged.
+    /// Log level.
     pub log: LogLevel,
-    /// How much single modules log.
+    /// Log levels of single modules.
     pub log_filter: Modules,
     /// Its switches, at least one; the first has the subnet manager.
     pub switches: Vec<SwitchConfig>,
     /// Cables between switches.
     pub trunks: Vec<TrunkConfig>,
-    /// Partitions; empty for the default one alone.
+    /// Partitions; empty if there is only the default one.
     pub partitions: Vec<Partition>,
-    /// Ports for others.
+    /// Ports for other processes.
     pub links: Vec<LinkConfig>,
     /// Virtual hosts.
     pub hosts: Vec<HostConfig>,
@@ -107,18 +107,18 @@ pub struct Place {
 pub struct TrunkConfig {
     /// Its ends.
     pub ends: [Place; 2],
-    /// What its ends are called in reports.
+    /// Names of its ends in reports.
     pub names: [String; 2],
-    /// It is plugged in.
+    /// True if it is plugged in.
     pub up: bool,
 }
 
-/// A port for somebody else.
+/// A port for another process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LinkConfig {
     /// Its name in reports.
     pub name: String,
-    /// Where it is.
+    /// Its address.
     pub url: CableUrl,
     /// Its port.
     pub place: Place,
@@ -131,7 +131,7 @@ pub struct LinkConfig {
 pub struct HostConfig {
     /// Its name in reports.
     pub name: String,
-    /// Network namespace of its interface; `None` for our own.
+    /// Network namespace of its interface; `None` for that of the process.
     pub netns: Option<String>,
     /// Its interface.
     pub tun: String,
@@ -139,7 +139,7 @@ pub struct HostConfig {
     pub address: Ipv4Addr,
     /// Bits of the network part.
     pub prefix: u8,
-    /// Next hop of what goes outside of its subnet.
+    /// Next hop of packets outside of its subnet.
     pub gateway: Option<Ipv4Addr>,
     /// IP MTU of its interface.
     pub mtu: u32,
@@ -151,7 +151,7 @@ pub struct HostConfig {
     pub guid: Guid,
     /// Its port needs a GRH in every packet.
     pub grh_required: bool,
-    /// The port that it hangs on.
+    /// Its port.
     pub place: Place,
 }
 
@@ -163,12 +163,13 @@ impl FabricConfig {
         Self::parse(file, &text)
     }
 
-    /// Reads the text of `file`.
+    /// Reads `text`, the contents of `file`.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         Source::new(file, text).read()
     }
 
-    /// What differs from `other` that cannot change while others use the fabric; `None` if nothing does.
+    /// Returns the first difference from `other` that cannot be applied while the fabric is in use; `None`
+    /// without any.
     #[must_use]
     pub fn fixed_difference(&self, other: &Self) -> Option<&'static str> {
         let cables = |config: &Self| config.trunks.iter().map(|t| t.ends).collect::<Vec<_>>();
@@ -185,7 +186,7 @@ impl FabricConfig {
         differs.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
     }
 
-    /// The partitions that the subnet manager shall know, the default one if none is configured.
+    /// Returns the partitions for the subnet manager: the default one if none is configured.
     #[must_use]
     pub fn effective_partitions(&self) -> Vec<Partition> {
         if self.partitions.is_empty() {
@@ -195,7 +196,7 @@ impl FabricConfig {
         }
     }
 
-    /// Hosts that no partition has as members, so that their links wait.
+    /// Returns hosts that are members of no partition of theirs: their links wait.
     pub fn hosts_without_partition(&self) -> impl Iterator<Item = &HostConfig> {
         self.hosts.iter().filter(|host| {
             let at = self.switches.get(host.place.switch).map(|s| (s.guid, host.place.port));
@@ -207,5 +208,5 @@ impl FabricConfig {
     }
 }
 
-/// The default prefix, where the file has none.
+/// The prefix of a file without one.
 const DEFAULT_PREFIX: u64 = Gid::DEFAULT_PREFIX;

@@ -1,4 +1,4 @@
-//! From the file's text to values that can be used; every error names its place and a remedy.
+//! Converts the file's text to validated values. Every error names its position and a remedy.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -27,25 +27,25 @@ const MAX_IP_MTU: u32 = MAX_MESSAGE - 4;
 const MIN_IP_MTU: u32 = 68;
 /// Gb/s of the fabric's links, 4X at 10 Gb/s a lane.
 const LINK_GBITS: f64 = 40.0;
-/// In a partition, all ports that are not named.
+/// Member name for all ports of a partition that are not named.
 const ALL: &str = "all";
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
-/// The file while it is turned into values.
+/// The file during its conversion.
 pub(super) struct Source<'s> {
     file: &'s Path,
     text: &'s str,
-    /// GUIDs and whose they are.
+    /// GUIDs in use, with their owners.
     guids: BTreeMap<u64, String>,
     switches: Vec<SwitchConfig>,
-    /// Ports of each switch that the file gives, if it does, and where.
+    /// The number of ports that the file sets for each switch, if any, and its position.
     given_ports: Vec<Option<(u8, Range<usize>)>>,
-    /// What hangs on which port, by the names of links and hosts.
+    /// The ports of links and hosts, by their names.
     places: BTreeMap<String, Place>,
 }
 
-/// A GUID made from a name: locally administered, the same at every start.
+/// Makes a GUID from a name: locally administered, the same at every start.
 fn guid_of(name: &str) -> Guid {
     // FNV-1a, 64 bits; the last bits are free for the port's GUID.
     let hash = name
@@ -54,7 +54,7 @@ fn guid_of(name: &str) -> Guid {
     Guid(0x0200_0000_0000_0000 | hash & 0x00ff_ffff_ffff_fff0)
 }
 
-/// 16 hexadecimal digits, with colons or `0x` as people write them.
+/// Reads 16 hexadecimal digits, with colons or `0x` as users write them.
 fn read_guid(text: &str) -> Option<Guid> {
     let digits: String = text.trim_start_matches("0x").chars().filter(|c| *c != ':').collect();
     u64::from_str_radix(&digits, 16).ok().filter(|&n| n != 0 && n != u64::MAX).map(Guid)
@@ -125,7 +125,7 @@ impl<'s> Source<'s> {
         ConfigError::Value { file: self.file.to_owned(), line, column, what }
     }
 
-    /// A value whose words know what they may be.
+    /// Converts a value whose type knows the valid words.
     fn word<T: FromStr<Err = String>>(&self, text: Option<&Spanned<String>>) -> Result<Option<T>> {
         text.map(|text| text.get_ref().parse().map_err(|what| self.error(&text.span(), what))).transpose()
     }
@@ -137,7 +137,7 @@ impl<'s> Source<'s> {
         })
     }
 
-    /// More than 1 would mean that paths cross a router, which there is none of.
+    /// A limit above 1 would mean that paths cross a router; there is none.
     fn hop_limit(&self, limit: &Spanned<u64>) -> Result<u8> {
         u8::try_from(*limit.get_ref()).ok().filter(|limit| *limit <= 1).ok_or_else(|| {
             self.error(&limit.span(), format!("hop_limit {} is neither 0 nor 1", limit.get_ref()))
@@ -155,7 +155,7 @@ impl<'s> Source<'s> {
         let bad = || {
             self.error(
                 &text.span(),
-                format!("`{}` is no subnet prefix; write for instance \"fe80::\"", text.get_ref()),
+                format!("`{}` is not a subnet prefix; write, for instance, \"fe80::\"", text.get_ref()),
             )
         };
         let address: Ipv6Addr = text.get_ref().trim_end_matches("/64").parse().map_err(|_| bad())?;
@@ -167,21 +167,21 @@ impl<'s> Source<'s> {
         }
     }
 
-    /// The GUID that is written, or one made from `owner`; each only once.
+    /// Returns the GUID in the file, or one made from `owner`. A GUID may be used only once.
     fn guid(&mut self, text: Option<&Spanned<String>>, owner: &str, at: &Range<usize>) -> Result<Guid> {
         let guid = match text {
             None => guid_of(owner),
             Some(text) => read_guid(text.get_ref()).ok_or_else(|| {
-                let what = format!("`{}` is no GUID; write 16 hexadecimal digits", text.get_ref());
+                let what = format!("`{}` is not a GUID; write 16 hexadecimal digits", text.get_ref());
                 self.error(&text.span(), what)
             })?,
         };
         let at = text.map_or_else(|| at.clone(), Spanned::span);
-        // A host's port has the number behind its node's.
+        // A host's port has the GUID after its node's.
         for number in [guid.0, guid.0.wrapping_add(1)] {
             if let Some(other) = self.guids.insert(number, owner.to_owned()) {
                 return Err(
-                    self.error(&at, format!("GUID {guid} is too near to that of {other}; write another"))
+                    self.error(&at, format!("GUID {guid} is too close to that of {other}; write another"))
                 );
             }
         }
@@ -212,7 +212,8 @@ impl<'s> Source<'s> {
                 return Err(self.error(&at, format!("more than {MAX_SWITCHES} switches; leave some out")));
             }
             if self.switches.iter().any(|s| s.name == *name) {
-                return Err(self.error(&at, format!("there is a switch {name} already; give each its name")));
+                return Err(self
+                    .error(&at, format!("there is a switch {name} already; give each switch its own name")));
             }
             let guid = self.guid(switch.guid.as_ref(), &format!("switch {name}"), &at)?;
             let ports = match &switch.ports {
@@ -232,7 +233,7 @@ impl<'s> Source<'s> {
         Ok(())
     }
 
-    /// The next port of the switch that is named, or of the first.
+    /// Allocates the next port of the named switch, or of the first one.
     fn next_port(&mut self, name: Option<(&str, Range<usize>)>, owner: &Range<usize>) -> Result<Place> {
         let (index, at) = match name {
             None => (0, owner.clone()),
@@ -258,7 +259,8 @@ impl<'s> Source<'s> {
         Ok(Place { switch: index, port: switch.ports })
     }
 
-    /// The ports that the file gives must suffice; without any there are as many as are in use.
+    /// Checks that the ports that the file sets suffice. If it sets none, a switch has the number of ports in
+    /// use.
     fn check_ports(&mut self) -> Result<()> {
         for at in 0..self.switches.len() {
             let Some(Some((given, place))) = self.given_ports.get(at).cloned() else { continue };
@@ -273,7 +275,7 @@ impl<'s> Source<'s> {
         Ok(())
     }
 
-    /// Takes a name of a link or host, which partitions call it by.
+    /// Registers the name of a link or host, by which partitions refer to it.
     fn name(&mut self, name: &Spanned<String>, place: Place) -> Result<String> {
         let text = name.get_ref().clone();
         if text == ALL {
@@ -281,7 +283,7 @@ impl<'s> Source<'s> {
         }
         if self.places.insert(text.clone(), place).is_some() {
             return Err(
-                self.error(&name.span(), format!("{text} is taken; give each link and host its name"))
+                self.error(&name.span(), format!("{text} is taken; give each link and host its own name"))
             );
         }
         Ok(text)
@@ -298,7 +300,7 @@ impl<'s> Source<'s> {
                 )));
             }
             if let Some(other) = links.iter().find(|l| l.url.transport == url.transport) {
-                return Err(wrong(format!("{url} is link {}'s; give each its own", other.name)));
+                return Err(wrong(format!("{url} is in use by link {}; give each link its own", other.name)));
             }
             let switch = raw.switch.as_ref().map(|s| (s.get_ref().as_str(), s.span()));
             let place = self.next_port(switch, &raw.name.span())?;
@@ -313,15 +315,18 @@ impl<'s> Source<'s> {
         for raw in raw {
             if hosts.len() >= MAX_HOSTS {
                 let what =
-                    format!("more than {MAX_HOSTS} hosts; let another ibfab have them and link the two");
+                    format!("more than {MAX_HOSTS} hosts; move some to another ibfab and link the two");
                 return Err(self.error(&raw.name.span(), what));
             }
             let host = self.host(raw)?;
             if let Some(other) = hosts.iter().find(|h| h.netns == host.netns && h.tun == host.tun) {
-                let what = format!("interface {} is host {}'s; give each its own", host.tun, other.name);
+                let what = format!(
+                    "interface {} is in use by host {}; give each host its own",
+                    host.tun, other.name
+                );
                 return Err(self.error(&raw.name.span(), what));
             }
-            // Partitions are worlds apart: the same address in two of them is two hosts'.
+            // Partitions are separate: the same address in two of them belongs to two hosts.
             let same = |h: &&HostConfig| h.address == host.address && h.pkey.base() == host.pkey.base();
             if let Some(other) = hosts.iter().find(same) {
                 let what = format!("{} is host {}'s address", host.address, other.name);
@@ -339,7 +344,7 @@ impl<'s> Source<'s> {
             Some((ip.parse::<Ipv4Addr>().ok()?, prefix))
         });
         let (address, prefix) = address.ok_or_else(|| {
-            let what = format!("`{text}` is no address with a prefix; write for instance 10.77.0.2/24");
+            let what = format!("`{text}` is not an address with a prefix; write, for instance, 10.77.0.2/24");
             self.error(&raw.address.span(), what)
         })?;
         let mode = match raw.mode.as_ref().map(|m| (m.get_ref().as_str(), m.span())) {
@@ -355,18 +360,17 @@ impl<'s> Source<'s> {
             Some(mtu) => {
                 let number = u32::try_from(*mtu.get_ref()).ok();
                 number.filter(|m| (MIN_IP_MTU..=MAX_IP_MTU).contains(m)).ok_or_else(|| {
-                    let what = format!("mtu {} is not within {MIN_IP_MTU} and {MAX_IP_MTU}", mtu.get_ref());
+                    let what = format!("mtu {} is not from {MIN_IP_MTU} to {MAX_IP_MTU}", mtu.get_ref());
                     self.error(&mtu.span(), what)
                 })?
             }
         };
-        let gateway =
-            match &raw.gateway {
-                None => None,
-                Some(text) => Some(text.get_ref().parse().map_err(|_| {
-                    self.error(&text.span(), format!("`{}` is no IPv4 address", text.get_ref()))
-                })?),
-            };
+        let gateway = match &raw.gateway {
+            None => None,
+            Some(text) => Some(text.get_ref().parse().map_err(|_| {
+                self.error(&text.span(), format!("`{}` is not an IPv4 address", text.get_ref()))
+            })?),
+        };
         let guid = self.guid(raw.guid.as_ref(), &format!("host {}", raw.name.get_ref()), &raw.name.span())?;
         let pkey = match &raw.pkey {
             None => PKey::DEFAULT,
@@ -390,7 +394,7 @@ impl<'s> Source<'s> {
         })
     }
 
-    /// The cables. Every switch must hang together with the first, where the subnet manager is.
+    /// Reads the cables. Every switch must have a path to the first, which has the subnet manager.
     fn trunks(&mut self, raw: &[RawTrunk]) -> Result<Vec<TrunkConfig>> {
         let mut trunks = Vec::new();
         for raw in raw {
@@ -425,7 +429,7 @@ impl<'s> Source<'s> {
             Some((alone, first)) => {
                 let (a, b) = (&first.name, &alone.name);
                 let what = format!(
-                    "no way from switch {a}, where the subnet manager is, to {b}; write a [[trunk]] with \
+                    "no path from switch {a}, which has the subnet manager, to {b}; write a [[trunk]] with \
                      between = [\"{a}\", \"{b}\"]"
                 );
                 Err(self.error(&(0..0), what))
@@ -510,7 +514,7 @@ impl<'s> Source<'s> {
                     return Err(self.error(&text.span(), what));
                 }
             };
-            let twice = || self.error(&text.span(), format!("{name} is a member already; write it once"));
+            let twice = || self.error(&text.span(), format!("{name} is already a member; list it once"));
             if name == ALL {
                 if members.others.replace(membership).is_some() {
                     return Err(twice());
@@ -520,7 +524,7 @@ impl<'s> Source<'s> {
             let member = self.member(name).ok_or_else(|| {
                 let all: Vec<&str> = self.places.keys().map(String::as_str).collect();
                 let what = format!(
-                    "`{name}` is no link, no host and no port GUID of 16 hexadecimal digits; there are: {}",
+                    "`{name}` is not a link, a host or a port GUID of 16 hexadecimal digits; there are: {}",
                     all.join(", ")
                 );
                 self.error(&text.span(), what)

@@ -6,7 +6,7 @@ fn parse(text: &str) -> Result<FabricConfig, ConfigError> {
     FabricConfig::parse(Path::new("fab.toml"), text)
 }
 
-/// A gateway and a fabric that were given different cables have kept who followed the README from ever seeing a packet.
+/// With different cables in the two examples, users of the README would never see a packet.
 #[test]
 fn the_examples_of_fabric_and_gateway_have_the_same_cable() {
     for (fabric, gateway) in [
@@ -152,7 +152,7 @@ fn errors_name_line_and_remedy() {
         assert!(error.starts_with(place) && error.contains(hint), "{text}: {error}");
     }
     for (second, hint) in [
-        (HOST.to_owned(), "too near"),
+        (HOST.to_owned(), "too close"),
         (HOST.replace("\"h\"", "\"g\""), "interface ib0"),
         (HOST.replace("\"h\"", "\"g\"\ntun = \"ib1\""), "is host h's address"),
     ] {
@@ -177,7 +177,7 @@ fn several_switches() {
     let ends: Vec<_> = config.trunks.iter().map(|t| (t.ends, t.up)).collect();
     assert_eq!(ends, [([place(0, 1), place(1, 2)], true), ([place(0, 2), place(1, 3)], false)]);
     for (text, hint) in [
-        (switches.to_owned(), "no way from switch s1, where the subnet manager is, to s2"),
+        (switches.to_owned(), "no path from switch s1, which has the subnet manager, to s2"),
         (format!("{switches}{trunk}{}", host.replace("s2", "s3")), "no switch s3; there are: s1, s2"),
         (format!("{switches}{trunk}[[trunk]]\nbetween = [\"s1\", \"s1\"]"), "joins two switches"),
         (format!("{switches}[[trunk]]\nbetween = [\"s1\"]"), "two ends"),
@@ -193,9 +193,9 @@ fn several_switches() {
 #[test]
 fn partitions_are_checked() {
     for (text, hint) in [
-        ("pkey = 1\nmembers = [\"nobody\"]", "`nobody` is no link, no host"),
-        ("pkey = 1\nmembers = [\"h\", \"h=limited\"]", "h is a member already"),
-        ("pkey = 1\nmembers = [\"all\", \"all=limited\"]", "all is a member already"),
+        ("pkey = 1\nmembers = [\"nobody\"]", "`nobody` is not a link, a host"),
+        ("pkey = 1\nmembers = [\"h\", \"h=limited\"]", "h is already a member"),
+        ("pkey = 1\nmembers = [\"all\", \"all=limited\"]", "all is already a member"),
         ("pkey = 1\nmembers = [\"h=half\"]", "neither \"full\" nor \"limited\""),
         ("pkey = 1\nrate = 7", "2.5, 5, 10, 20, 30 or 40"),
         ("pkey = 1\nrate = 100", "2.5, 5, 10, 20, 30 or 40"),
@@ -206,7 +206,7 @@ fn partitions_are_checked() {
         let error = parse(&format!("{HOST}[[partition]]\n{text}")).expect_err(hint).to_string();
         assert!(error.contains(hint), "{error}");
     }
-    // Which hosts will wait.
+    // Counts hosts that wait for their partition.
     let waiting = |text: &str| {
         let config = parse(&format!("{HOST}pkey = 0x8001\n{text}")).unwrap();
         config.hosts_without_partition().count()
@@ -215,7 +215,7 @@ fn partitions_are_checked() {
     assert_eq!(waiting("[[partition]]\npkey = 1\nmembers = [\"all\"]"), 0);
     assert_eq!(waiting("[[partition]]\npkey = 1\nmembers = [\"h=limited\"]"), 0);
     assert_eq!(waiting("[[partition]]\npkey = 1\nmembers = []"), 1);
-    // One address in two partitions is two hosts'.
+    // The same address in two partitions belongs to two hosts.
     let two = HOST.replace("\"h\"", "\"g\"\ntun = \"ib1\"\npkey = 0x8001");
     assert_eq!(parse(&format!("{HOST}{two}")).unwrap().hosts.len(), 2);
     let called_all = parse(&HOST.replace("\"h\"", "\"all\"")).unwrap_err().to_string();
@@ -223,7 +223,7 @@ fn partitions_are_checked() {
 }
 
 #[test]
-fn only_some_of_it_changes_while_others_use_the_fabric() {
+fn only_some_keys_change_while_the_fabric_is_in_use() {
     let running = parse(HOST).unwrap();
     let same = format!("[fabric]\nprefix = \"fec0::\"\n{HOST}[[partition]]\npkey = 5");
     assert_eq!(parse(&same).unwrap().fixed_difference(&running), None);
@@ -234,13 +234,13 @@ fn only_some_of_it_changes_while_others_use_the_fabric() {
 }
 
 #[test]
-fn what_is_printed_is_true() {
+fn the_printed_configuration_shows_the_defaults() {
     let printed = print();
     let config = parse(&printed).unwrap();
     let empty = parse("").unwrap();
     assert_eq!((config.mtu, config.prefix, &config.switches), (empty.mtu, empty.prefix, &empty.switches));
     assert!(config.partitions.is_empty() && config.links.is_empty() && config.hosts.is_empty());
-    // With every key in force, but for the two that name the switch of a fabric without [[switch]].
+    // All keys are set, except for the two of a fabric without [[switch]].
     let keys = printed.lines().map(|line| match line.strip_prefix('#') {
         Some(key) if !key.starts_with(' ') => key,
         _ => line,
@@ -253,7 +253,7 @@ fn what_is_printed_is_true() {
         .map(|l| l.to_owned() + "\n")
         .collect();
     let config = parse(&format!("{fabric}\n[[switch]]\n{rest}[[switch]]\nname = \"s2\"")).unwrap();
-    // Defaults that are shown are those that apply.
+    // The defaults shown are the actual defaults.
     let bare = "[[switch]]\nname = \"s1\"\nports = 36\nguid = \"0x0200000000000200\"\n[[switch]]\nname = \"s2\"\n\
         [[trunk]]\nbetween = [\"s1\", \"s2\"]\n[[partition]]\nname = \"storage\"\npkey = 0x8001\n\
         [[link]]\nname = \"gateway\"\nurl = \"shm:/run/ibfab.sock\"\n\

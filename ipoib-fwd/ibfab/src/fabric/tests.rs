@@ -21,10 +21,10 @@ mod budget;
 mod sources;
 
 const PORT: PortNumber = PortNumber(1);
-/// For whatever has to happen, on a machine that may be busy.
+/// Limit for any wait, on a machine that may be busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A fabric with software channel adapters on it.
+/// A fabric with software channel adapters.
 struct Bench {
     fabric: Fabric,
     adapters: Vec<SoftHca>,
@@ -35,7 +35,7 @@ impl Bench {
         Self::with("", adapters, faults)
     }
 
-    /// The same with keys of `[fabric]`.
+    /// Creates it with keys of `[fabric]`.
     fn with(keys: &str, adapters: u64, faults: Faults) -> Self {
         let text = format!("[fabric]\n{keys}\n[[switch]]\nname = \"s\"\nports = 8");
         let config = FabricConfig::parse(Path::new("t.toml"), &text).unwrap();
@@ -141,7 +141,7 @@ fn subnet_administration_answers_over_the_switch() {
     bench.run(|b| b.all_active());
     let hca = &mut bench.adapters[0];
     let port = hca.port(PORT).unwrap();
-    // ClassPortInfo, the simplest question.
+    // ClassPortInfo, the simplest query.
     let mut bytes = Box::new([0; MAD_LEN]);
     MadHeader::new(MgmtClass::SubnAdm, 2, Method::Get, Tid(0x77), ib_wire::mad::attribute::CLASS_PORT_INFO)
         .put(&mut bytes);
@@ -163,7 +163,7 @@ fn a_host_without_the_m_key_changes_neither_switches_nor_ports() {
     let mut bench = Bench::new(2, Faults::default());
     let (near, mut attacker) = CableEnd::pair().unwrap();
     bench.fabric.plug(Place { switch: 0, port: 3 }, "p3", near).unwrap();
-    // The manager finds nobody at the attacker's port, and looks again and again.
+    // The manager discovers nothing at the attacker's port, and tries repeatedly.
     let active = |hca: &SoftHca| hca.port(PORT).unwrap().state == PortState::Active;
     bench.run(|b| b.adapters.iter().all(active));
     let victim = bench.adapters[0].port(PORT).unwrap().lid;
@@ -196,7 +196,7 @@ fn a_host_without_the_m_key_changes_neither_switches_nor_ports() {
     };
     bench.run(|b| refused(b) == (3, 2));
     assert_eq!(bench.adapters[0].pkey(PORT, 0).unwrap(), PKey::DEFAULT);
-    // Reading is for everybody, but for the key itself.
+    // Every host may read everything but the key itself.
     let mut get = Smp::directed(Method::Get, Tid(6), attribute::PORT_INFO, 0, &here);
     get.set_hop_pointer(1);
     send_smp(&mut attacker, &get, Lid::PERMISSIVE);
@@ -255,9 +255,9 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
         bench.fabric.step(now + Duration::from_millis(n));
         bench.turn();
     }
-    assert!(bench.adapters.iter().all(|hca| state(hca) == PortState::Init), "nobody configures them");
+    assert!(bench.adapters.iter().all(|hca| state(hca) == PortState::Init), "no manager configures them");
     assert!(bench.fabric.manager().is_none() && bench.fabric.switch().lid() == Lid(0));
-    // A managed switch is one that has a subnet manager. The other fabric has one, and another name.
+    // A managed switch is one that has a subnet manager. The other fabric has one, under another name.
     let other = "[[switch]]\nname = \"other\"\nports = 2\n\
         [[link]]\nname = \"trunk\"\nurl = \"shm:/nowhere.sock\"\ntrunk = true";
     let other = FabricConfig::parse(Path::new("t.toml"), other).unwrap();
@@ -271,21 +271,22 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
     });
     assert_eq!(manager.manager().unwrap().ports().count(), 4);
     assert_ne!(bench.fabric.switch().lid(), Lid(0));
-    // A datagram from one to the other goes by the table that the manager wrote.
+    // A datagram from one to the other is forwarded by the table that the manager wrote.
     let to = bench.adapters[1].port(PORT).unwrap().lid;
     let mut bytes = Box::new([0; MAD_LEN]);
     MadHeader::new(MgmtClass::SubnAdm, 2, Method::Get, Tid(0x42), 1).put(&mut bytes);
     let peer = MadAddress::gsi(to, ServiceLevel::new(0));
     bench.adapters[0].send_mad(PORT, &Mad { peer, bytes }).unwrap();
     bench.run(|b| b.adapters[1].receive_mad(PORT).unwrap().is_some_and(|mad| mad.header().tid == Tid(0x42)));
-    // One goes: the switch tells by trap 128, long before the next sweep is due.
+    // One goes down: the switch sends trap 128, long before the next sweep is due.
     let traps = manager.manager().unwrap().counters().traps;
     bench.adapters.pop();
     bench.run(|_| {
         manager.step(Instant::now());
         manager.manager().unwrap().counters().traps > traps && manager.manager().unwrap().ports().count() == 3
     });
-    // The manager is replaced by one that does not know its keys: it configures what has them when their lease is over.
+    // Another manager replaces it and does not know its keys: it configures the ports with these keys when
+    // their lease is over.
     let mut now = Instant::now();
     let before = bench.adapters[0].port(PORT).unwrap();
     let mut manager = Fabric::new(now, &other, 3, Management::Embedded);
@@ -404,7 +405,7 @@ fn as_many_segments_as_a_gateway_has_join_all_their_groups() {
         lids.insert(answer.record::<McMemberRecord>().unwrap().mlid);
     }
     assert_eq!(lids.len(), wanted.len(), "each group has a LID of its own");
-    // The switch's tables have them all: nothing is refused, and nothing is left to write.
+    // The switch's tables have all of them: nothing is refused, and nothing remains to be written.
     bench.run(|b| b.all_active());
     let counters = *bench.fabric.manager().unwrap().counters();
     assert_eq!((counters.smp_refused, counters.groups_left_out, counters.sa_refused), (0, 0, 0));
@@ -436,7 +437,7 @@ fn trunks_that_cannot_all_be_plugged_in_leave_everything_as_it_was() {
     assert_eq!(up(&mut fabric), [2]);
 }
 
-/// Measurements, each of which an idle machine has to pass.
+/// Measurements that an idle machine must pass.
 mod timing {
     use super::*;
 
@@ -465,7 +466,7 @@ fn answers_that_came_while_the_process_stood_still_are_not_late() {
     let mut now = Instant::now();
     bench.fabric.manager.as_mut().unwrap().handle_port_change(now);
     while counters(&bench).sweeps == before.sweeps {
-        // Longer than an answer is waited for.
+        // Longer than the timeout of an answer.
         now += Duration::from_millis(300);
         bench.turn_at(now);
     }

@@ -1,4 +1,4 @@
-//! What a virtual host counts.
+//! Counters of a virtual host.
 
 use endpoint::Sent;
 use pmd::hca::{Source, UdSource};
@@ -8,27 +8,27 @@ hca::counted! {
     Drop {
         /// From the interface, but not IPv4.
         NotIpv4 = "not_ipv4",
-        /// An IPv4 header that contradicts itself or the packet's length.
+        /// An inconsistent IPv4 header, or one that contradicts the packet's length.
         BadIpv4 = "bad_ipv4",
-        /// An ARP packet that makes no sense.
+        /// An invalid ARP packet.
         BadArp = "bad_arp",
         /// Our own multicast, copied back.
         OwnMulticast = "own_multicast",
-        /// Outside of the subnet, and no gateway is configured.
+        /// Outside of the subnet, without a configured gateway.
         NoRoute = "no_route",
         /// The link is down.
         LinkDown = "link_down",
-        /// The destination's address was not found in time.
+        /// The destination's address was not resolved in time.
         Unresolved = "unresolved",
         /// Too many packets wait for addresses or connections.
         QueueFull = "queue_full",
-        /// Too long for the way, and may not be cut; its sender was told.
+        /// Too long for the path, and must not be fragmented; its sender was notified.
         TooBig = "too_big",
         /// No buffers.
         NoBuffers = "no_buffers",
-        /// The send queue refused it for good.
+        /// The send queue refused it permanently.
         Refused = "refused",
-        /// The kernel did not take it.
+        /// The kernel did not accept it.
         InterfaceFull = "interface_full",
         /// The interface is down or was deleted.
         InterfaceDown = "interface_down",
@@ -40,7 +40,7 @@ hca::counted! {
 pub struct Flow {
     /// Packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of the packets.
     pub bytes: u64,
 }
 
@@ -70,13 +70,13 @@ pub struct HostCounters {
 }
 
 impl HostCounters {
-    /// Packets dropped for this reason.
+    /// Returns the number of packets that were dropped for this reason.
     #[must_use]
     pub fn dropped(&self, reason: Drop) -> u64 {
         self.drops.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Names and values of the flows.
+    /// Returns names and values of the flows.
     pub fn flows(&self) -> impl Iterator<Item = (&'static str, Flow)> {
         [
             ("rc_received", self.rc_received),
@@ -89,7 +89,7 @@ impl HostCounters {
         .into_iter()
     }
 
-    /// Reasons that happened, with their counts.
+    /// Returns the reasons that occurred, with their counts.
     pub fn reasons(&self) -> impl Iterator<Item = (Drop, u64)> {
         Drop::ALL.into_iter().zip(self.drops).filter(|&(_, n)| n > 0)
     }

@@ -1,8 +1,8 @@
-//! A virtual InfiniBand host: a kernel's IP stack behind a TUN interface on one side, a software channel adapter with an
-//! IPoIB link on the other. To its peers it is a host with a 20-byte address of its own.
+//! A virtual InfiniBand host: a kernel's IP stack behind a TUN interface on one side, a software channel
+//! adapter with an IPoIB link on the other. Its peers see a host with a 20-byte address of its own.
 //!
-//! Its endpoint's control part and its one worker take turns on one thread, so what would cross a ring in the gateway is
-//! a call here.
+//! Its endpoint's control part and its one worker take turns on one thread: what crosses a ring in the
+//! gateway is a call here.
 
 mod counters;
 mod outgoing;
@@ -39,19 +39,21 @@ use parked::{For, Parked};
 const WORKER: WorkerIndex = WorkerIndex(0);
 /// The only port in use.
 const PORT: PortNumber = PortNumber(1);
-/// Packets taken from the interface in one turn.
+/// Most packets taken from the interface in one iteration.
 const BURST: usize = 32;
-/// Segments of a message: more than the largest needs, fewer than an iovec may have.
+/// Most segments of a message: more than the largest one needs, fewer than the limit of an iovec.
 const MAX_SEGMENTS: usize = 20;
-/// Time between two looks at what is slow: timers, port, neighbours.
+/// Period of slow work: timers, port, neighbours.
 const TICK: Duration = Duration::from_micros(200);
-/// Time between two reports of which neighbours were sent to.
+/// Period of reports on the neighbours in use.
 const USAGE: Duration = Duration::from_secs(1);
-/// Buffers that a host needs: its receives, each of 17 segments where it is a connection's, its sends, and some that wait.
+/// Buffers that a host needs: its receives, of which those of connections have 17 segments each, its sends,
+/// and some packets that wait.
 pub const BUFFERS: u32 = 256 * 17 + 256 + 2 * 64 * 17 + 1024;
-/// Bursts of received messages taken in one turn.
+/// Most bursts of received messages in one iteration.
 const RECEIVE_ROUNDS: usize = 4;
-/// Sizes of its queues. A shared receive queue's ring has one place more than its depth, and a power of two of them.
+/// Sizes of its queues. The ring of a shared receive queue has one slot more than its depth, rounded to a
+/// power of two.
 const SIZES: WorkerSizes = WorkerSizes {
     ud_send_depth: 256,
     ud_recv_depth: 256,
@@ -68,7 +70,7 @@ const SIZES: WorkerSizes = WorkerSizes {
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
-/// Why a host cannot be made.
+/// Why a host cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// Its interface.
@@ -76,7 +78,7 @@ pub enum HostError {
     Tun {
         /// The host.
         name: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: TunError,
     },
@@ -85,7 +87,7 @@ pub enum HostError {
     Endpoint {
         /// The host.
         name: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: EndpointError,
     },
@@ -97,7 +99,7 @@ type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 pub struct Host<B: Backend> {
     config: HostConfig,
     tun: Tun,
-    /// The interface failed, so that the host has left the fabric.
+    /// The interface failed; the host has left the fabric.
     interface_failed: bool,
     endpoint: Endpoint<B, (), ()>,
     worker: LinkWorker<B::Queues, (), ()>,
@@ -109,12 +111,12 @@ pub struct Host<B: Backend> {
     burst: RxBurst,
     /// Buffers for the next packet of the interface.
     fresh: Option<Mbuf>,
-    /// A packet that found its send queue full; nothing is read from the interface until it is gone.
+    /// A packet whose send queue was full; nothing is read from the interface until it is sent.
     held: Option<Mbuf>,
-    /// The interface had nothing and is not looked at before.
+    /// The interface was empty, and is not read before this time.
     next_look: Instant,
     parked: Parked,
-    /// Limits what is told to senders of packets that are too long.
+    /// Limits errors to senders of packets that are too long.
     errors: Bucket,
     lid: Lid,
     next_tick: Instant,
@@ -129,7 +131,7 @@ impl<B: Backend> std::fmt::Debug for Host<B> {
 }
 
 impl<B: Backend> Host<B> {
-    /// Makes the interface and the link. `pool` serves this host's queues.
+    /// Creates the interface and the link. `pool` serves this host's queues.
     pub fn new(config: &HostConfig, hca: B, pool: &Pool, seed: u64, now: Instant) -> Result<Self, HostError> {
         let tun = Tun::create(&TunConfig {
             name: config.tun.clone(),
@@ -142,7 +144,7 @@ impl<B: Backend> Host<B> {
         let mut link = LinkSettings::new(config.pkey, Qpn::default(), seed);
         link.mode = config.mode;
         link.limited_will_do = true;
-        // Every host is in the group of all hosts (RFC 1112 4).
+        // Every host is in the all-hosts group (RFC 1112 4).
         link.groups = vec![Ipv4Addr::new(224, 0, 0, 1)];
         let endpoint = EndpointConfig {
             place: EndpointPlace::ONLY,
@@ -182,25 +184,26 @@ impl<B: Backend> Host<B> {
         })
     }
 
-    /// Its configuration.
+    /// Returns its configuration.
     #[must_use]
     pub const fn config(&self) -> &HostConfig {
         &self.config
     }
 
-    /// Readable when the kernel has sent a packet; `None` once the interface has failed.
+    /// Returns a descriptor that is readable when the kernel has sent a packet; `None` once the interface has
+    /// failed.
     #[must_use]
     pub fn waker(&self) -> Option<BorrowedFd<'_>> {
         (!self.interface_failed).then(|| self.tun.as_fd())
     }
 
-    /// Its counters.
+    /// Returns its counters.
     #[must_use]
     pub const fn counters(&self) -> &HostCounters {
         &self.counters
     }
 
-    /// Its endpoint.
+    /// Returns its endpoint.
     pub const fn endpoint(&mut self) -> &mut Endpoint<B, (), ()> {
         &mut self.endpoint
     }
@@ -210,13 +213,14 @@ impl<B: Backend> Host<B> {
         self.endpoint.link().state().up
     }
 
-    /// Takes one turn; true if there was anything to do.
+    /// Runs one iteration; true if there was any work.
     pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = self.worker.commands(&mut self.times, |(), _| {}) > 0;
         busy |= self.worker.queues().turn();
         busy |= self.take_from_interface(now);
         self.worker.queues().ring();
-        // The device may have filled more than one burst in its turn, and the shared receive queue must not run dry.
+        // The device may have filled more than one burst in its iteration, and the shared receive queue must
+        // not run dry.
         for _ in 0..RECEIVE_ROUNDS {
             if !self.take_from_fabric(now) {
                 break;
@@ -233,7 +237,7 @@ impl<B: Backend> Host<B> {
         busy
     }
 
-    /// Hands a packet to the kernel.
+    /// Passes a packet to the kernel.
     fn deliver(&mut self, now: Instant, packet: &[IoSlice<'_>]) {
         if self.interface_failed {
             return self.counters.drop(Drop::InterfaceDown);
@@ -249,7 +253,7 @@ impl<B: Backend> Host<B> {
         }
     }
 
-    /// Takes this host out of the fabric: without its interface it can do nothing, and the other hosts go on.
+    /// Removes this host from the fabric: it cannot work without its interface. Other hosts continue.
     fn lose_interface(&mut self, now: Instant, error: &io::Error) {
         let (name, tun) = (&self.config.name, self.tun.name());
         tracing::error!(
@@ -260,7 +264,7 @@ impl<B: Backend> Host<B> {
         self.shutdown(now);
     }
 
-    /// Control: the endpoint's slow part and what it tells.
+    /// Runs the control part: the endpoint's slow work and its events.
     fn tick(&mut self, now: Instant) -> bool {
         if now >= self.next_usage {
             self.next_usage = now + USAGE;
@@ -286,7 +290,7 @@ impl<B: Backend> Host<B> {
                 }
                 Event::Up => {
                     tracing::info!(host = self.config.name, "link up");
-                    // Who knew us before may know another queue pair of ours.
+                    // Peers that knew us before may know another queue pair of ours.
                     self.endpoint.link().announce(now, WORKER, self.config.address);
                 }
                 Event::Readdressed { gid } => {
@@ -307,7 +311,7 @@ impl<B: Backend> Host<B> {
         busy
     }
 
-    /// Takes messages from the fabric and hands them to the interface.
+    /// Passes messages from the fabric to the interface.
     fn take_from_fabric(&mut self, now: Instant) -> bool {
         self.worker.receive(&mut self.burst);
         if self.burst.is_empty() {
@@ -335,7 +339,7 @@ impl<B: Backend> Host<B> {
         let kind = message.data().first_chunk::<2>().copied();
         match (kind, source) {
             (Some(ETHERTYPE_IPV4), _) => {}
-            // Address resolution never travels by connection (RFC 4755 3.4).
+            // Address resolution never uses connections (RFC 4755 3.4).
             (Some(ETHERTYPE_ARP), Source::Ud(from)) => {
                 match message.data().get(IPOIB_HEADER_LEN..).map(Arp::parse) {
                     Some(Ok(arp)) => self.endpoint.link().handle_arp(now, WORKER, from, arp),
@@ -356,7 +360,7 @@ impl<B: Backend> Host<B> {
         self.deliver(now, &pieces);
     }
 
-    /// Begins to leave: connections closed, groups left. [`Host::is_stopped`] tells when that is done.
+    /// Starts to close connections and leave groups. [`Host::is_stopped`] is true when that is done.
     pub fn shutdown(&mut self, now: Instant) {
         self.endpoint.link().shutdown(now);
     }
@@ -366,7 +370,7 @@ impl<B: Backend> Host<B> {
         self.endpoint.link().is_stopped()
     }
 
-    /// Takes the host apart; every buffer goes home.
+    /// Destroys the host; every buffer is returned.
     pub fn close(self) -> Result<B, HostError> {
         let Self { config, endpoint, worker, .. } = self;
         endpoint

@@ -1,4 +1,4 @@
-//! From the interface to the fabric.
+//! Packets from the interface to the fabric.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
@@ -16,12 +16,13 @@ use pmd::mem::{Mbuf, Pool};
 use super::parked::For;
 use super::{BURST, Drop, Host, MAX_SEGMENTS, WORKER, is_group, is_local};
 
-/// Time between two looks at an interface that had nothing: each is a system call, and 97 of 100 found nothing.
+/// Time between two reads of an interface that was empty: each is a system call, and most of them find
+/// nothing.
 const LOOK: Duration = Duration::from_micros(10);
 
-/// What is to be done with a packet.
-enum Way {
-    /// It is gone or waits elsewhere.
+/// Next action on a packet.
+enum Action {
+    /// It was sent, or waits elsewhere.
     Done,
     /// Its send queue is full.
     Full(Mbuf),
@@ -29,14 +30,14 @@ enum Way {
     Resolve(Ipv4Addr, Mbuf),
     /// It is too long for a datagram and waits for this neighbour's connection.
     Dial(Ipv4Addr, Mbuf),
-    /// It is longer than this, the most that the way takes.
+    /// It is longer than this, the limit of its path.
     TooBig(u16, Mbuf),
     /// It is dropped.
     Drop(Drop),
 }
 
 impl<B: Backend> Host<B> {
-    /// Takes packets from the interface and sends them. True if there was any.
+    /// Takes packets from the interface and sends them. True if there were any.
     pub(super) fn take_from_interface(&mut self, now: Instant) -> bool {
         if let Some(packet) = self.held.take() {
             self.send(now, packet);
@@ -57,11 +58,11 @@ impl<B: Backend> Host<B> {
         any
     }
 
-    /// The next packet of the interface.
+    /// Reads the next packet of the interface.
     fn read(&mut self, now: Instant) -> Option<Mbuf> {
         let mut buffer = match self.fresh.take() {
             Some(buffer) => buffer,
-            // Without buffers nothing is lost: the packet stays in the interface's queue.
+            // Without buffers, nothing is lost: the packet stays in the interface's queue.
             None => chain(&self.pool, self.config.mtu as usize)?,
         };
         let result = {
@@ -70,7 +71,7 @@ impl<B: Backend> Host<B> {
             self.tun.read(&mut room)
         };
         match result {
-            // One that fits the first of many buffers is copied, so that the chain need not be made anew.
+            // A packet that fits the first of many buffers is copied, so that the chain can be reused.
             Ok(Some(len)) if len <= buffer.data().len() && buffer.len() > buffer.data().len() => {
                 let copy = buffer.data().get(..len).and_then(|packet| self.pool.copy_from_slice(packet));
                 self.fresh = Some(buffer);
@@ -92,23 +93,23 @@ impl<B: Backend> Host<B> {
         }
     }
 
-    /// Sends an IPv4 packet, or does with it what its way says.
+    /// Sends an IPv4 packet, or carries out the action that it needs.
     fn send(&mut self, now: Instant, packet: Mbuf) {
-        match self.find_way(packet) {
-            Way::Done => {}
-            Way::Full(packet) => self.held = Some(packet),
-            Way::Resolve(hop, packet) => {
+        match self.try_send(packet) {
+            Action::Done => {}
+            Action::Full(packet) => self.held = Some(packet),
+            Action::Resolve(hop, packet) => {
                 self.endpoint.link().resolve(now, WORKER, self.config.address, hop);
                 self.park(now, hop, For::Address, packet);
             }
-            Way::Dial(hop, packet) => {
+            Action::Dial(hop, packet) => {
                 if !self.parked.waits(hop, For::Connection) {
                     self.endpoint.link().handle_used(now, WORKER, &[], &[hop.into()]);
                 }
                 self.park(now, hop, For::Connection, packet);
             }
-            Way::TooBig(mtu, packet) => self.refuse(now, mtu, packet),
-            Way::Drop(reason) => self.counters.drop(reason),
+            Action::TooBig(mtu, packet) => self.refuse(now, mtu, packet),
+            Action::Drop(reason) => self.counters.drop(reason),
         }
     }
 
@@ -118,10 +119,10 @@ impl<B: Backend> Host<B> {
         }
     }
 
-    fn find_way(&mut self, mut packet: Mbuf) -> Way {
+    fn try_send(&mut self, mut packet: Mbuf) -> Action {
         let len = packet.len();
         let Ok(view) = Ipv4View::parse(packet.data(), len) else {
-            return Way::Drop(if packet.data().first().is_some_and(|b| b >> 4 == 4) {
+            return Action::Drop(if packet.data().first().is_some_and(|b| b >> 4 == 4) {
                 Drop::BadIpv4
             } else {
                 Drop::NotIpv4
@@ -130,26 +131,26 @@ impl<B: Backend> Host<B> {
         let destination = view.destination();
         let view = self.view.refresh();
         if !view.state.up {
-            return Way::Drop(Drop::LinkDown);
+            return Action::Drop(Drop::LinkDown);
         }
         let message = len + IPOIB_HEADER_LEN;
         let ud_limit = (view.state.ud_mtu as usize).saturating_sub(IPOIB_HEADER_LEN);
         let ud_mtu = u16::try_from(ud_limit).unwrap_or(u16::MAX);
         let (own, prefix) = (self.config.address, self.config.prefix);
         if is_group(own, prefix, destination) {
-            // A group that is not joined goes to all, as every host hears that.
+            // A group that is not joined is sent to the broadcast group, which every host receives.
             let known = view.groups.iter().find(|(group, _)| *group == destination).map(|(_, to)| to);
-            let Some(to) = known.or(view.broadcast.as_ref()) else { return Way::Drop(Drop::LinkDown) };
+            let Some(to) = known.or(view.broadcast.as_ref()) else { return Action::Drop(Drop::LinkDown) };
             if len > ud_limit {
-                return Way::TooBig(ud_mtu, packet);
+                return Action::TooBig(ud_mtu, packet);
             }
             if !encapsulate(&mut packet) {
-                return Way::Drop(Drop::NoBuffers);
+                return Action::Drop(Drop::NoBuffers);
             }
             return match self.worker.queues().send_ud(UD, to, packet) {
                 Ok(()) => {
                     self.counters.sent_to_group(message);
-                    Way::Done
+                    Action::Done
                 }
                 Err(refused) => refusal(refused.error, refused.buf),
             };
@@ -159,36 +160,37 @@ impl<B: Backend> Host<B> {
         } else {
             match self.config.gateway {
                 Some(gateway) => gateway,
-                None => return Way::Drop(Drop::NoRoute),
+                None => return Action::Drop(Drop::NoRoute),
             }
         };
-        let Some(neighbour) = view.neighbours.get(hop) else { return Way::Resolve(hop, packet) };
+        let Some(neighbour) = view.neighbours.get(hop) else { return Action::Resolve(hop, packet) };
         let rc = neighbour.rc(WORKER.0);
         let fits_rc = rc.is_some_and(|rc| message <= rc.mtu as usize);
         if !fits_rc && len > ud_limit {
             return match rc {
-                Some(rc) => Way::TooBig((rc.mtu as usize - IPOIB_HEADER_LEN).min(0xffff) as u16, packet),
-                None if neighbour.dial => Way::Dial(hop, packet),
-                None => Way::TooBig(ud_mtu, packet),
+                Some(rc) => Action::TooBig((rc.mtu as usize - IPOIB_HEADER_LEN).min(0xffff) as u16, packet),
+                None if neighbour.dial => Action::Dial(hop, packet),
+                None => Action::TooBig(ud_mtu, packet),
             };
         }
         if !fits_rc && neighbour.ud.is_none() {
-            return Way::Resolve(hop, packet);
+            return Action::Resolve(hop, packet);
         }
         if !encapsulate(&mut packet) {
-            return Way::Drop(Drop::NoBuffers);
+            return Action::Drop(Drop::NoBuffers);
         }
         let (queues, notes) = self.worker.parts();
         match endpoint::send(queues, notes, view, WORKER.0, neighbour, packet) {
             Ok(way) => {
                 self.counters.sent(way, message);
-                Way::Done
+                Action::Done
             }
             Err(refused) => refusal(refused.error, refused.buf),
         }
     }
 
-    /// A packet that is too long for its way: it is cut if it may be, else its sender is told.
+    /// Handles a packet that is too long for its path: fragments it if allowed, otherwise notifies its
+    /// sender.
     fn refuse(&mut self, now: Instant, mtu: u16, packet: Mbuf) {
         let len = packet.len();
         let Ok(view) = Ipv4View::parse(packet.data(), len) else { return };
@@ -196,9 +198,9 @@ impl<B: Backend> Host<B> {
             let pieces: Option<Vec<Mbuf>> =
                 fragments(&view, mtu).and_then(|all| all.map(|f| piece(&self.pool, &packet, &f)).collect());
             for piece in pieces.into_iter().flatten() {
-                match self.find_way(piece) {
-                    Way::Done => {}
-                    Way::Drop(reason) => self.counters.drop(reason),
+                match self.try_send(piece) {
+                    Action::Done => {}
+                    Action::Drop(reason) => self.counters.drop(reason),
                     _ => self.counters.drop(Drop::Refused),
                 }
             }
@@ -216,7 +218,7 @@ impl<B: Backend> Host<B> {
         }
     }
 
-    /// Sends what waited and can go now.
+    /// Sends packets that waited and can be sent now.
     pub(super) fn send_parked(&mut self, now: Instant) {
         if self.parked.is_empty() || self.held.is_some() {
             return;
@@ -231,22 +233,22 @@ impl<B: Backend> Host<B> {
                 continue;
             }
             for packet in self.parked.take(hop, what) {
-                match self.find_way(packet) {
-                    Way::Done => {}
-                    Way::Dial(hop, packet) => {
+                match self.try_send(packet) {
+                    Action::Done => {}
+                    Action::Dial(hop, packet) => {
                         self.endpoint.link().handle_used(now, WORKER, &[], &[hop.into()]);
                         self.park(now, hop, For::Connection, packet);
                     }
-                    Way::TooBig(mtu, packet) => self.refuse(now, mtu, packet),
-                    Way::Full(_) | Way::Resolve(..) => self.counters.drop(Drop::QueueFull),
-                    Way::Drop(reason) => self.counters.drop(reason),
+                    Action::TooBig(mtu, packet) => self.refuse(now, mtu, packet),
+                    Action::Full(_) | Action::Resolve(..) => self.counters.drop(Drop::QueueFull),
+                    Action::Drop(reason) => self.counters.drop(reason),
                 }
             }
         }
     }
 }
 
-/// Puts the encapsulation header in front; false if there is no room, which there always is.
+/// Prepends the encapsulation header; false if there is no headroom, which does not occur.
 fn encapsulate(packet: &mut Mbuf) -> bool {
     match packet.prepend(IPOIB_HEADER_LEN) {
         Some(header) => {
@@ -257,21 +259,21 @@ fn encapsulate(packet: &mut Mbuf) -> bool {
     }
 }
 
-/// What a refused message, still with its encapsulation header, comes to.
-fn refusal(error: PostError, mut message: Mbuf) -> Way {
+/// Returns the action on a refused message, which still has its encapsulation header.
+fn refusal(error: PostError, mut message: Mbuf) -> Action {
     match error {
-        PostError::Full if message.trim_front(IPOIB_HEADER_LEN) => Way::Full(message),
-        _ => Way::Drop(Drop::Refused),
+        PostError::Full if message.trim_front(IPOIB_HEADER_LEN) => Action::Full(message),
+        _ => Action::Drop(Drop::Refused),
     }
 }
 
-/// Buffers with room for `len` bytes (at least one), chained.
+/// Allocates a chain of buffers with room for `len` bytes (at least one).
 fn chain(pool: &Pool, len: usize) -> Option<Mbuf> {
     let room = pool.data_room();
     let mut left = len;
     let mut whole: Option<Mbuf> = None;
     while left > 0 {
-        // From the last to the first, all but the last full.
+        // From the last buffer to the first; all but the last are full.
         let here = left - (left - 1) / room * room;
         let mut next = pool.alloc()?;
         next.append(here)?;
@@ -284,7 +286,7 @@ fn chain(pool: &Pool, len: usize) -> Option<Mbuf> {
     whole
 }
 
-/// One fragment of `packet` in a buffer of its own.
+/// Copies one fragment of `packet` to a buffer of its own.
 fn piece(pool: &Pool, packet: &Mbuf, fragment: &Fragment) -> Option<Mbuf> {
     let mut bytes = vec![0; fragment.header.len() + fragment.len];
     let (header, body) = bytes.split_at_mut(fragment.header.len());

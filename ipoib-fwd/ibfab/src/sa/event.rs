@@ -1,4 +1,4 @@
-//! What subscribers may want to know, and the log of it for those that have not been sent everything yet.
+//! Events for subscribers, and the log of events that are not sent to all of them yet.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use ib_wire::{Gid, Guid, PKey};
 
 use crate::subnet::{Port, Subnet};
 
-/// Something that subscribers may want to know.
+/// An event that subscribers may be interested in.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(super) trap: u16,
     pub(super) gid: Gid,
-    /// Only ports that can talk with one of these learn of it.
+    /// Reported only to ports that can communicate with one of these.
     pkeys: Vec<PKey>,
 }
 
@@ -23,7 +23,7 @@ impl Event {
         Self { trap: trap::GID_IN_SERVICE, gid: Gid::new(subnet.prefix, guid), pkeys }
     }
 
-    /// `pkeys` are those that the port had.
+    /// A port left the subnet; `pkeys` are those that it had.
     pub(crate) const fn port_out(subnet: &Subnet, guid: Guid, pkeys: Vec<PKey>) -> Self {
         Self { trap: trap::GID_OUT_OF_SERVICE, gid: Gid::new(subnet.prefix, guid), pkeys }
     }
@@ -36,18 +36,19 @@ impl Event {
         Self { trap: trap::GROUP_DELETED, gid, pkeys: vec![pkey] }
     }
 
-    /// A group's key is a full one, so every member of its partition goes with it.
+    /// A group's key is a full one, so every member of its partition matches it.
     pub(super) fn concerns(&self, port: &Port) -> bool {
         self.pkeys.iter().any(|event| port.pkeys.keys().any(|own| own.matches(*event)))
     }
 }
 
-/// The trap that says the opposite of traps 64 to 67: in and out of service, created and deleted.
+/// Returns the trap with the opposite meaning of traps 64 to 67: in and out of service, created and deleted.
 pub(super) const fn opposite(trap: u16) -> u16 {
     trap ^ 1
 }
 
-/// The events that some subscriber has not been sent yet, each with its number; of each GID the last one of each trap.
+/// Events that at least one subscriber has not been sent yet, by number. For each GID, it has the last event
+/// of each trap.
 #[derive(Debug, Default)]
 pub(super) struct EventLog {
     events: BTreeMap<u64, Event>,
@@ -56,7 +57,7 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    /// Appends an event. Returns the oldest one if there are more than `most` now.
+    /// Appends an event. Returns the oldest one if there are now more than `most`.
     pub(super) fn push(&mut self, event: Event, most: usize) -> Option<(u64, Event)> {
         self.last += 1;
         if let Some(older) = self.numbers.insert((event.gid, event.trap), self.last) {
@@ -72,23 +73,23 @@ impl EventLog {
         Some((number, event))
     }
 
-    /// The number of the last event; 0 before the first.
+    /// Returns the number of the last event; 0 before the first.
     pub(super) const fn last(&self) -> u64 {
         self.last
     }
 
-    /// The first event after number `seen`.
+    /// Returns the first event after number `seen`.
     pub(super) fn after(&self, seen: u64) -> Option<(u64, &Event)> {
         self.events.range(seen + 1..).next().map(|(&number, event)| (number, event))
     }
 
-    /// The later event that says the opposite of `event`, which has this number.
+    /// Returns the later event that reverses `event`, which has this number.
     pub(super) fn reversal(&self, number: u64, event: &Event) -> Option<&Event> {
         let later = self.numbers.get(&(event.gid, opposite(event.trap))).filter(|&&other| other > number)?;
         self.events.get(later)
     }
 
-    /// Drops the events up to number `seen`.
+    /// Drops events up to number `seen`.
     pub(super) fn drop_until(&mut self, seen: u64) {
         while self.events.first_key_value().is_some_and(|(&number, _)| number <= seen) {
             self.pop();

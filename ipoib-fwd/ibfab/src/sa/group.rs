@@ -17,17 +17,17 @@ use super::request::{Context, INVALID, MAX_RECORDS, NO_RECORDS, Records, Refusal
 use super::select::selected;
 use crate::subnet::{EndPort, PortId, SmConfig, Subnet, speed};
 
-/// Multicast LIDs that there are (IBA 4.1.3).
+/// Number of multicast LIDs (IBA 4.1.3).
 const MULTICAST_LIDS: u16 = Lid::PERMISSIVE.0 - Lid::FIRST_MULTICAST.0;
-/// What every join and leave must say.
+/// Components that every join and leave must have.
 const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
 
-/// A part that keeps a group alive.
+/// Join states that keep a group alive.
 const KEEPS: JoinState = JoinState::FULL_MEMBER.union(JoinState::SEND_ONLY_FULL_MEMBER);
-/// A part that receives.
+/// Join states that receive.
 const RECEIVES: JoinState = JoinState::FULL_MEMBER.union(JoinState::NON_MEMBER);
 
-/// What a port is in a group.
+/// Membership of a port in a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Member {
     state: JoinState,
@@ -35,27 +35,28 @@ struct Member {
     proxy: Option<Guid>,
 }
 
-/// A group.
+/// A multicast group.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// What it is; port GID and join state are empty.
+    /// Its attributes; port GID and join state are empty.
     pub record: McMemberRecord,
-    /// By port GUID.
+    /// Members by port GUID.
     members: BTreeMap<Guid, Member>,
-    /// Stays without members: made by the configuration.
+    /// Exists without members: created by the configuration.
     permanent: bool,
-    /// The port whose request made it, in whatever name, or which it was handed over to; none for those of the configuration.
+    /// The port that created it, for itself or by proxy, or that took it over; `None` for groups of the
+    /// configuration.
     maker: Option<Guid>,
 }
 
 impl Group {
-    /// The port in whose share this group counts.
+    /// Returns the port whose share this group counts towards.
     const fn counts_for(&self) -> Option<Guid> {
         if self.permanent { None } else { self.maker }
     }
 
-    /// If a change ended the membership of its maker, which was a member before: from now on it counts for a member that keeps
-    /// it alive and has joined by itself, if there is one.
+    /// Hands the group over if a change ended the membership of its creator. From now on, the group counts
+    /// for a member that keeps it alive and has joined by its own request, if there is one.
     fn hand_over(&mut self) {
         let keeps = |member: &Member| member.state.intersects(KEEPS);
         if self.maker.and_then(|maker| self.members.get(&maker)).is_some_and(keeps) {
@@ -65,7 +66,7 @@ impl Group {
         self.maker = heir.map(|(&guid, _)| guid).or(self.maker);
     }
 
-    /// The record of one member.
+    /// Returns the record of one member.
     fn of_member(&self, port_gid: Gid, member: Member) -> McMemberRecord {
         McMemberRecord {
             port_gid,
@@ -76,39 +77,39 @@ impl Group {
     }
 }
 
-/// What came of a change of partitions.
+/// Effects of a change of partitions.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
-    /// Groups that came and went.
+    /// Groups that were created and deleted.
     pub happened: Vec<Event>,
-    /// Ports whose groups are not what they were.
+    /// Ports whose groups have changed.
     pub informed: BTreeSet<Guid>,
-    /// Groups for which no multicast LID is left.
+    /// Groups for which no multicast LID was left.
     pub without_room: u64,
 }
 
-/// All groups.
+/// All multicast groups.
 #[derive(Debug)]
 pub(crate) struct Groups {
     groups: BTreeMap<Gid, Group>,
-    /// The same by multicast LID.
+    /// MGIDs by multicast LID.
     by_mlid: BTreeMap<Lid, Gid>,
-    /// All multicast LIDs below this one are taken.
+    /// All multicast LIDs below this one are in use.
     lowest_free: u16,
-    /// Number of groups that a port made or was left, whatever their members: it may have others join them, and make
-    /// them in others' names (ProxyJoin).
+    /// Number of groups that a port created or took over, whatever their members: a port may let others join
+    /// them, and may create them for others (ProxyJoin).
     made: BTreeMap<Guid, usize>,
-    /// Number of memberships of others that a port asked for.
+    /// Number of memberships that a port requested for others.
     proxied: BTreeMap<Guid, usize>,
-    /// Multicast LIDs whose members changed.
+    /// Multicast LIDs whose members have changed.
     changed: BTreeSet<Lid>,
     version: u64,
-    /// For MGIDs that are left to us.
+    /// Next number for MGIDs that the requester leaves to us.
     next_id: u32,
 }
 
 impl Groups {
-    /// The broadcast groups of all IPoIB partitions, in the order of the configuration.
+    /// Creates the broadcast groups of all IPoIB partitions, in the order of the configuration.
     pub(crate) fn new(config: &SmConfig) -> Self {
         let mut this = Self {
             groups: BTreeMap::new(),
@@ -124,8 +125,8 @@ impl Groups {
         this
     }
 
-    /// Follows a change of partitions: makes and drops broadcast groups, and takes out of every group who is not in its
-    /// partition any more. `limit` is the number of multicast LIDs.
+    /// Applies a change of partitions: creates and deletes broadcast groups, and removes from every group the
+    /// ports that are no longer in its partition. `limit` is the number of multicast LIDs.
     pub(crate) fn follow(&mut self, config: &SmConfig, subnet: &Subnet, limit: u16) -> Followed {
         let mut followed = Followed::default();
         self.follow_partitions(config, limit, &mut followed);
@@ -172,14 +173,14 @@ impl Groups {
             });
             group.permanent = true;
             if group.record != record {
-                // Its members learn of it when they join anew.
+                // Its members learn of it when they join again.
                 group.record = record;
                 followed.informed.extend(group.members.keys());
             }
         }
     }
 
-    /// The lowest multicast LID that no group has.
+    /// Returns the lowest free multicast LID.
     fn free_mlid(&mut self, limit: u16) -> Option<Lid> {
         let end = Lid::FIRST_MULTICAST.0 + limit.min(MULTICAST_LIDS);
         let free = (self.lowest_free..end).map(Lid).find(|lid| !self.by_mlid.contains_key(lid));
@@ -187,7 +188,7 @@ impl Groups {
         free
     }
 
-    /// Changes whenever a membership changes.
+    /// Returns a number that changes with every membership.
     pub(crate) const fn version(&self) -> u64 {
         self.version
     }
@@ -200,12 +201,12 @@ impl Groups {
         self.groups.iter().map(|(&mgid, g)| (mgid, g.record.mlid, g.members.len()))
     }
 
-    /// Multicast LIDs whose members changed since the last call.
+    /// Returns the multicast LIDs whose members changed since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Lid> {
         std::mem::take(&mut self.changed)
     }
 
-    /// The ports that receive each multicast LID in a range.
+    /// Returns the ports that receive each multicast LID in a range.
     pub(crate) fn receivers(&self, subnet: &Subnet, lids: RangeInclusive<Lid>) -> BTreeMap<Lid, Vec<PortId>> {
         let mut all: BTreeMap<Lid, Vec<PortId>> = BTreeMap::new();
         for group in self.by_mlid.range(lids).filter_map(|(_, mgid)| self.groups.get(mgid)) {
@@ -216,14 +217,14 @@ impl Groups {
         all
     }
 
-    /// A port is gone: it leaves everything, and the memberships of others that it asked for end.
+    /// Removes a port that is gone from all groups, and ends the memberships that it requested for others.
     pub(crate) fn forget(&mut self, port: Guid) -> Vec<Event> {
         let mut happened = Vec::new();
-        let asked = self.proxied.contains_key(&port);
+        let requested = self.proxied.contains_key(&port);
         let its = |guid: Guid, member: &Member| guid == port || member.proxy == Some(port);
         let mut left = Vec::new();
         for (&mgid, group) in &self.groups {
-            if asked {
+            if requested {
                 let members = group.members.iter().filter(|&(&guid, member)| its(guid, member));
                 left.extend(members.map(|(&guid, _)| (mgid, guid)));
             } else if group.members.contains_key(&port) {
@@ -238,7 +239,7 @@ impl Groups {
         happened
     }
 
-    /// Makes a port a member of a group as given, or none.
+    /// Sets or removes the membership of a port in a group.
     fn set_member(&mut self, mgid: Gid, port: Guid, member: Option<Member>) {
         let Some(group) = self.groups.get_mut(&mgid) else { return };
         let before = match member {
@@ -256,7 +257,7 @@ impl Groups {
         }
     }
 
-    /// A port has made a group.
+    /// Inserts a group that a port has created.
     fn insert(&mut self, group: Group) {
         let mgid = group.record.mgid;
         count(&mut self.made, group.counts_for());
@@ -264,7 +265,7 @@ impl Groups {
         self.groups.insert(mgid, group);
     }
 
-    /// Deletes those of these groups that no full member keeps alive.
+    /// Deletes those of these groups that no member keeps alive.
     fn delete_orphans(&mut self, groups: &[Gid], happened: &mut Vec<Event>) {
         for mgid in groups {
             let stays =
@@ -284,14 +285,14 @@ impl Groups {
         }
     }
 
-    /// The port that a request is about. It is named by the subnet's prefix: a member that still goes by another one does not know yet
-    /// where it is.
+    /// Returns the port that a request is about. The request names it with the subnet's prefix: a member that
+    /// still uses another prefix has not learned of the change yet.
     fn subject<'a>(context: &Context<'a>, record: &McMemberRecord) -> Result<EndPort<'a>, Refusal> {
         context.subnet.by_gid(record.port_gid).ok_or(INVALID)
     }
 
-    /// Decides who may change the membership of `port` in a group of partition `pkey` (o15-0.1.14, o15-0.2.1). The SM_Key does not
-    /// count.
+    /// Checks that the requester may change the membership of `port` in a group of partition `pkey`
+    /// (o15-0.1.14, o15-0.2.1). The SM_Key has no effect.
     ///
     /// | the port is | may change it |
     /// |---|---|
@@ -310,7 +311,7 @@ impl Groups {
         if own || proxy && context.requester.port.is_in(pkey) { Ok(()) } else { Err(INVALID) }
     }
 
-    /// Joins a group, and makes it if it is not there.
+    /// Joins a group; creates it if it does not exist.
     pub(crate) fn join(
         &mut self,
         context: &Context<'_>,
@@ -319,7 +320,7 @@ impl Groups {
     ) -> Result<McMemberRecord, Refusal> {
         let wanted = request.record::<McMemberRecord>().ok_or(INVALID)?;
         let mask = McMask::from_bits_retain(request.component_mask);
-        // Without an MGID the group is made, and its MGID is our choice.
+        // Without an MGID, the group is created, and we choose its MGID.
         if !mask.contains(JOIN.difference(McMask::MGID)) {
             return Err(refuse(status::INSUFFICIENT_COMPONENTS));
         }
@@ -334,9 +335,9 @@ impl Groups {
         let asks_for_proxy = mask.contains(McMask::PROXY_JOIN) && wanted.proxy_join;
         Self::may_change(context, port, pkey, member, asks_for_proxy)?;
         let own = port.id == context.requester.id;
-        let asker = context.requester.port.guid;
-        let asked = self.proxied.get(&asker).copied().unwrap_or(0);
-        if !own && member.is_none() && asked >= context.config.max_groups_of_a_port {
+        let requester = context.requester.port.guid;
+        let requested = self.proxied.get(&requester).copied().unwrap_or(0);
+        if !own && member.is_none() && requested >= context.config.max_groups_of_a_port {
             return Err(refuse(status::NO_RESOURCES));
         }
         let mgid = if known.is_some() {
@@ -353,14 +354,15 @@ impl Groups {
         };
         let Some(group) = self.groups.get(&mgid) else { return Err(INVALID) };
         if !agrees(&group.record, &wanted, mask) || !can_join(&group.record, context.subnet, port) {
-            // A new group has attributes that its maker can join with, so none is left without members.
+            // A new group has attributes with which its creator can join, so no group is left without
+            // members.
             return Err(INVALID);
         }
-        let joined = Member { state: JoinState::empty(), proxy: Some(asker) };
+        let joined = Member { state: JoinState::empty(), proxy: Some(requester) };
         let before = group.members.get(&port.port.guid).copied();
         let mut now = before.unwrap_or(joined);
         now.state |= wanted.join_state;
-        // From its own request on a membership is the port's own.
+        // After its own request, a membership is the port's own.
         now.proxy = now.proxy.filter(|_| !own);
         let record = group.of_member(port.gid(context.subnet), now);
         if before != Some(now) {
@@ -369,7 +371,7 @@ impl Groups {
         Ok(record)
     }
 
-    /// Leaves a group, with the parts that the request names.
+    /// Leaves a group, with the join states that the request names.
     pub(crate) fn leave(
         &mut self,
         context: &Context<'_>,
@@ -385,7 +387,7 @@ impl Groups {
         let group = self.groups.get(&wanted.mgid).ok_or(INVALID)?;
         let mut left = *group.members.get(&port.port.guid).ok_or(INVALID)?;
         Self::may_change(context, port, group.record.pkey, Some(&left), false)?;
-        // A leave names parts that the port has, and no others (IBA 15.2.5.17.3).
+        // A leave names only join states that the port has (IBA 15.2.5.17.3).
         if wanted.join_state.is_empty() || !left.state.contains(wanted.join_state) {
             return Err(INVALID);
         }
@@ -396,7 +398,7 @@ impl Groups {
         Ok(record)
     }
 
-    /// Groups, or with the SM_Key members, that match a request.
+    /// Returns the groups that match a request; with the SM_Key, their members.
     pub(crate) fn find(&self, context: &Context<'_>, request: &SaMad) -> Result<Records, Refusal> {
         let wanted = request.record::<McMemberRecord>().ok_or(NO_RECORDS)?;
         let mask = McMask::from_bits_retain(request.component_mask);
@@ -425,7 +427,7 @@ impl Groups {
                 (!mask.contains(McMask::PORT_GID) || r.port_gid == wanted.port_gid)
                     && (!mask.contains(McMask::JOIN_STATE) || r.join_state.intersects(wanted.join_state))
             };
-            // Who is in a group is not for everyone (IBA 15.4.1.2): only the port's own membership is shown.
+            // The list of members is restricted (IBA 15.4.1.2): others see only their own membership.
             if trusted {
                 context.count(group.members.len());
                 let found = group.members.iter().map(member).filter(fits).map(|r| bytes_of(&r));
@@ -441,14 +443,14 @@ impl Groups {
     }
 }
 
-/// A group or a membership counts for this port now.
+/// Counts a group or a membership for this port.
 fn count(counts: &mut BTreeMap<Guid, usize>, port: Option<Guid>) {
     if let Some(port) = port {
         *counts.entry(port).or_default() += 1;
     }
 }
 
-/// A group or a membership that counted for this port is gone, or counts for another one.
+/// Uncounts a group or a membership that is gone or counts for another port now.
 fn uncount(counts: &mut BTreeMap<Guid, usize>, port: Option<Guid>) {
     if let Some(port) = port
         && let Entry::Occupied(mut count) = counts.entry(port)
@@ -460,7 +462,7 @@ fn uncount(counts: &mut BTreeMap<Guid, usize>, port: Option<Guid>) {
     }
 }
 
-/// True if the components that a request gives are those of the group.
+/// True if the components in a request match those of the group.
 fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, mask: McMask) -> bool {
     let same = |bit, ok: bool| !mask.contains(bit) || ok;
     same(McMask::QKEY, wanted.qkey == group.qkey)
@@ -476,7 +478,7 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, mask: McMask) -> bool
         )
 }
 
-/// True if a port is in the group's partition and its link can carry the group.
+/// True if a port is in the group's partition and its link supports the group.
 fn can_join(group: &McMemberRecord, subnet: &Subnet, port: EndPort<'_>) -> bool {
     let (mtu, rate) = subnet.abilities(port.port);
     port.port.is_in(group.pkey) && MtuCode::from(mtu) >= group.mtu && speed(rate) >= speed(group.rate)

@@ -1,5 +1,5 @@
-//! Subnet administration on the subnet manager's QP1 (IBA 15), without I/O. OpenSM's behaviour is the model where the
-//! specification leaves a choice: statuses, masks, what a client that is not trusted may see.
+//! Subnet administration on the subnet manager's QP1 (IBA 15), without I/O. Where the specification leaves a
+//! choice, OpenSM's behaviour is the model: statuses, masks, and the data that an untrusted client may see.
 
 mod event;
 mod group;
@@ -27,22 +27,22 @@ use request::{Context, bytes_of};
 
 pub(crate) use request::Output;
 
-/// Optional abilities: multicast groups for datagrams (IBA table 188).
+/// Optional capabilities: multicast groups for datagrams (IBA table 188).
 const CAPABILITIES: u16 = 1 << 9;
 
-/// The server.
+/// The subnet administration server.
 #[derive(Debug)]
 pub(crate) struct Server {
     groups: Groups,
     reports: Reports,
-    /// What requests have examined since [`Self::take_examined`].
+    /// Number of items that requests have examined since [`Self::take_examined`].
     examined: usize,
-    /// Ports whose refusals to join are in the log, by status. They are forgotten when they leave.
+    /// Ports whose refused joins were logged, by status. A port's entries are removed when it leaves.
     reported: BTreeSet<(Guid, u16)>,
 }
 
 impl Server {
-    /// With the broadcast groups of all partitions.
+    /// Creates the server with the broadcast groups of all partitions.
     pub(crate) fn new(config: &SmConfig) -> Self {
         Self {
             groups: Groups::new(config),
@@ -52,46 +52,47 @@ impl Server {
         }
     }
 
-    /// MGID, MLID and number of members of every group.
+    /// Returns MGID, MLID and number of members of every group.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (Gid, Lid, usize)> + '_ {
         self.groups.iter()
     }
 
-    /// The ports that receive each multicast LID.
+    /// Returns the ports that receive each multicast LID.
     pub(crate) fn receivers(&self, subnet: &Subnet) -> BTreeMap<Lid, Vec<PortId>> {
         self.groups.receivers(subnet, Lid::FIRST_MULTICAST..=Lid(0xffff))
     }
 
-    /// Blocks of the multicast tables whose groups changed since the last call.
+    /// Returns the blocks of the multicast tables whose groups changed since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<u16> {
         let index = |lid: Lid| (lid.0 - Lid::FIRST_MULTICAST.0) / MFT_BLOCK_LEN as u16;
         self.groups.take_changed().into_iter().map(index).collect()
     }
 
-    /// The ports that receive each multicast LID of these blocks.
+    /// Returns the ports that receive each multicast LID of these blocks.
     pub(crate) fn receivers_of(&self, blocks: &BTreeSet<u16>, subnet: &Subnet) -> BTreeMap<Lid, Vec<PortId>> {
         let first = |block: &u16| Lid::FIRST_MULTICAST.0 + block * MFT_BLOCK_LEN as u16;
         let lids = |block| Lid(first(block))..=Lid(first(block) + MFT_BLOCK_LEN as u16 - 1);
         blocks.iter().flat_map(|block| self.groups.receivers(subnet, lids(block))).collect()
     }
 
-    /// Pairs of ports, groups, members and ports that requests have had examined since the last call.
+    /// Returns the number of pairs of ports, groups, members and ports that requests examined since the last
+    /// call.
     pub(crate) const fn take_examined(&mut self) -> usize {
         std::mem::replace(&mut self.examined, 0)
     }
 
-    /// When a report is due to be sent again.
+    /// Returns when a report must be sent again.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.reports.due()
     }
 
-    /// Sends reports again.
+    /// Sends due reports again.
     pub(crate) fn expire(&mut self, subnet: &Subnet, to: &mut Output<'_>) {
         self.reports.expire(subnet, to);
     }
 
-    /// A sweep found out what is there: ports came, went or lost their state, or are in other partitions than before.
-    /// Returns the ports that must join anew, since their groups are not what they were.
+    /// Applies the changes of a sweep: ports appeared, disappeared or lost their state, or changed their
+    /// partitions. Returns the ports that must join again because their groups have changed.
     pub(crate) fn ports_changed(
         &mut self,
         changes: &Changes,
@@ -131,14 +132,14 @@ impl Server {
             return false;
         }
         if header.method.is_response() {
-            let is_asked = header.method == Method::ReportResp
+            let is_expected = header.method == Method::ReportResp
                 && self.reports.acknowledged(header.tid, mad.peer.lid, subnet, to);
-            if !is_asked {
+            if !is_expected {
                 to.counters.unasked += 1;
             }
             return false;
         }
-        // Acknowledgements of tables that went out in one piece want nothing.
+        // Acknowledgements of tables in a single segment need no answer.
         if table::is_control(&request) {
             return false;
         }
@@ -168,7 +169,8 @@ impl Server {
         self.groups.version() != before
     }
 
-    /// Names a port that cannot join a group, in the log, once for each status; false for all others, which are ordinary.
+    /// Logs a port that cannot join a group, once for each status. False for all other refusals, which are
+    /// ordinary.
     fn report_refusal(&mut self, port: Guid, request: &SaMad, status: MadStatus) -> bool {
         let is_join =
             (request.header.method, request.header.attribute) == (Method::Set, attribute::MC_MEMBER_RECORD);
@@ -188,7 +190,7 @@ impl Server {
         is_new
     }
 
-    /// The answer to a request, and the events that it brought about.
+    /// Returns the answer to a request, and the resulting events.
     fn serve(&mut self, context: &Context<'_>, mad: &Mad, request: &SaMad) -> (SaMad, Vec<Event>) {
         let mut happened = Vec::new();
         let records = match (request.header.method, request.header.attribute) {

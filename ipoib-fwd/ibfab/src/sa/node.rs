@@ -1,5 +1,5 @@
-//! NodeRecord and PortInfoRecord (IBA 15.2.5.2, 15.2.5.3): what the sweep saw, by LID. A port sees those that it shares a
-//! partition with (IBA 15.4.1.2).
+//! NodeRecord and PortInfoRecord (IBA 15.2.5.2, 15.2.5.3): the state that the sweep read, by LID. A port sees
+//! only ports with which it shares a partition (IBA 15.4.1.2).
 
 use ib_wire::Lid;
 use ib_wire::sa::{DATA_LEN, SaMad};
@@ -19,20 +19,20 @@ fn put(data: &mut [u8; DATA_LEN], at: usize, bytes: &[u8]) {
     }
 }
 
-/// LID that the request names, if it does.
+/// Returns the LID in the request, if it names one.
 fn wanted(request: &SaMad) -> Option<Lid> {
     let [a, b, ..] = request.data;
     (request.component_mask & LID != 0).then_some(Lid(u16::from_be_bytes([a, b])))
 }
 
-/// Ports that have LIDs and that the asker may know of.
+/// Returns the ports with LIDs that the requester may see.
 fn visible<'a>(context: &Context<'a>) -> impl Iterator<Item = EndPort<'a>> {
-    let asker = context.requester.port;
+    let requester = context.requester.port;
     let examined = *context;
-    context.subnet.end_ports().inspect(move |_| examined.count(1)).filter(move |e| asker.may_see(e.port))
+    context.subnet.end_ports().inspect(move |_| examined.count(1)).filter(move |e| requester.may_see(e.port))
 }
 
-/// Nodes, one record for each of their ports that has a LID.
+/// Returns the matching nodes, one record for each of their ports that has a LID.
 pub(crate) fn nodes(context: &Context<'_>, request: &SaMad) -> Records {
     let lid = wanted(request);
     let found = visible(context).filter(|e| lid.is_none_or(|lid| e.port.lids().contains(lid)));
@@ -50,7 +50,7 @@ pub(crate) fn nodes(context: &Context<'_>, request: &SaMad) -> Records {
         .collect()
 }
 
-/// Ports; of a switch all of them, under the LID of its port 0.
+/// Returns the matching ports; for a switch all of them, under the LID of its port 0.
 pub(crate) fn ports(context: &Context<'_>, request: &SaMad) -> Records {
     let lid = wanted(request);
     let number = (request.component_mask & PORT_NUMBER != 0).then_some(request.data[2]);
@@ -60,7 +60,7 @@ pub(crate) fn ports(context: &Context<'_>, request: &SaMad) -> Records {
         for (&n, port) in of_node.filter(|(n, _)| number.is_none_or(|wanted| wanted == **n)) {
             let mut data = [0; DATA_LEN];
             let mut info = [0; PortInfo::LEN];
-            // Keys are not for everyone (IBA 15.4.1).
+            // M_Keys are not disclosed (IBA 15.4.1).
             PortInfo { mkey: 0, ..port.info }.write(&mut info);
             put(&mut data, 0, &end.port.lid.0.to_be_bytes());
             data[2] = n;

@@ -10,7 +10,7 @@ use super::request::{Context, MAX_RECORDS, NO_RECORDS, Records, Refusal, bytes_o
 use super::select::selected;
 use crate::subnet::{EndPort, Node, Subnet, slower, speed};
 
-/// The paths that a request asks for.
+/// Returns the paths that match a request.
 pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> Result<Records, Refusal> {
     let Some(wanted) = request.record::<PathRecord>() else { return Err(NO_RECORDS) };
     let mask = PathMask::from_bits_retain(request.component_mask);
@@ -37,8 +37,8 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
     let trunks = OnceCell::new();
     let mut records = Records::new();
     for (examined, (source, target)) in pairs.enumerate() {
-        // A request that names neither end, for a partition that no two ports share, would
-        // examine all pairs of the subnet.
+        // Without this limit, a request that names neither end, for a partition that no two ports share,
+        // would examine all pairs of the subnet.
         if examined >= context.config.max_path_pairs {
             return Err(refuse(status::NO_RESOURCES));
         }
@@ -52,14 +52,14 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
     if records.is_empty() { Err(NO_RECORDS) } else { Ok(records) }
 }
 
-/// The port that a path begins or ends at, by the subnet's prefix or the link-local one, which every port answers to
-/// (IBA 4.1.1). A GID of another subnet is refused.
+/// Finds the port at an end of a path by GID, with the subnet's prefix or the link-local one, which every
+/// port accepts (IBA 4.1.1). A GID of another subnet is refused.
 fn by_gid(subnet: &Subnet, gid: Gid) -> Result<Option<EndPort<'_>>, Refusal> {
     let known = gid.prefix() == subnet.prefix || gid.prefix() == Gid::DEFAULT_PREFIX;
     if known { Ok(subnet.by_guid(gid.id())) } else { Err(refuse(status::INVALID_GID)) }
 }
 
-/// The smallest MTU and the slowest rate of the links between switches, found once for a request.
+/// The smallest MTU and the slowest rate of the links between switches, determined once for a request.
 type Trunks = OnceCell<Option<(Mtu, Rate)>>;
 
 fn slowest_trunk(context: &Context<'_>) -> Option<(Mtu, Rate)> {
@@ -72,8 +72,8 @@ fn slowest_trunk(context: &Context<'_>) -> Option<(Mtu, Rate)> {
     trunks.map(|port| subnet.abilities(port)).reduce(|(m1, r1), (m2, r2)| (m1.min(m2), slower(r1, r2)))
 }
 
-/// The smallest MTU and the slowest rate between two ports. Between different switches every trunk counts, since
-/// which of them a packet takes is the tables' choice.
+/// Returns the smallest MTU and the slowest rate between two ports. Between different switches every trunk
+/// counts, since the forwarding tables select the trunk of a packet.
 fn bottleneck(
     context: &Context<'_>,
     source: EndPort<'_>,
@@ -99,9 +99,9 @@ fn between(
     (source, target): (EndPort<'_>, EndPort<'_>),
     trunks: &Trunks,
 ) -> Option<PathRecord> {
-    // The asking port must share a partition with both ends (IBA 15.4.1.2).
-    let asker = context.requester.port;
-    let seen = asker.may_see(source.port) && asker.may_see(target.port);
+    // The requester must share a partition with both ends (IBA 15.4.1.2).
+    let requester = context.requester.port;
+    let seen = requester.may_see(source.port) && requester.may_see(target.port);
     if !seen
         || mask.contains(PathMask::SLID) && !source.port.lids().contains(wanted.slid)
         || mask.contains(PathMask::DLID) && !target.port.lids().contains(wanted.dlid)
@@ -117,7 +117,7 @@ fn between(
     let mut record = PathRecord {
         dgid: target.gid(context.subnet),
         sgid: source.gid(context.subnet),
-        // One path for each pair of ports: by the LIDs that are asked for, or the first ones.
+        // One path for each pair of ports: with the requested LIDs, or the first ones.
         dlid: if mask.contains(PathMask::DLID) { wanted.dlid } else { target.port.lid },
         slid: if mask.contains(PathMask::SLID) { wanted.slid } else { source.port.lid },
         pkey,
@@ -152,7 +152,7 @@ fn fits(wanted: &PathRecord, mask: PathMask, path: &PathRecord) -> bool {
     mtu_fits && rate_fits && life_fits && sl_fits && raw_fits
 }
 
-/// The path to a group: what its record says.
+/// Returns the path to a group, from the group's record.
 fn to_group(
     context: &Context<'_>,
     wanted: &PathRecord,

@@ -1,7 +1,8 @@
-//! Subscriptions and the reports that they get (IBA 13.4.8, 13.4.11).
+//! Subscriptions and their event reports (IBA 13.4.8, 13.4.11).
 //!
-//! A subscriber that confirms slowly does not lose reports: at most a window of them is out, and the events behind them stay
-//! in one log for all subscribers. Of each GID it gets the newest state that it wants to know of.
+//! A subscriber that confirms slowly does not lose reports. At most one window of its reports is unconfirmed,
+//! and later events remain in one log for all subscribers. For each GID, a subscriber gets the newest state
+//! that it subscribed to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -25,10 +26,10 @@ const ALL_PRODUCERS: Qpn = Qpn::new(Qpn::MASK);
 
 #[derive(Clone, Debug)]
 struct Subscription {
-    /// It came with a GRH, and so do its reports: to the port's GID with this interface id.
+    /// The request had a GRH, so its reports have one: to the port's GID with this interface ID.
     global: Option<Guid>,
     inform: InformInfo,
-    /// The last event before it.
+    /// Number of the last event before it.
     since: u64,
 }
 
@@ -53,7 +54,7 @@ impl Subscription {
     }
 }
 
-/// A report that is not confirmed yet.
+/// An unconfirmed report.
 #[derive(Debug)]
 struct Report {
     peer: MadAddress,
@@ -75,13 +76,13 @@ impl Report {
 #[derive(Debug, Default)]
 struct Subscriber {
     subscriptions: Vec<Subscription>,
-    /// Number of the last event that it was sent, or that it does not want.
+    /// Number of the last event that it was sent or did not subscribe to.
     seen: u64,
     out: BTreeMap<u64, Report>,
 }
 
 impl Subscriber {
-    /// The subscriptions that an event with this number is reported to.
+    /// Returns the subscriptions to which an event with this number is reported.
     fn wanting<'a>(
         &'a self,
         event: &'a Event,
@@ -92,16 +93,16 @@ impl Subscriber {
     }
 }
 
-/// Subscriptions, reports that are not confirmed yet, and events that are not reported yet.
+/// Subscriptions, unconfirmed reports, and events that are not reported yet.
 #[derive(Debug)]
 pub(crate) struct Reports {
     subscribers: BTreeMap<Guid, Subscriber>,
     log: EventLog,
-    /// Subscribers that have not been sent everything.
+    /// Subscribers that have not been sent all events.
     behind: BTreeSet<Guid>,
-    /// The one that is served next.
+    /// The subscriber that is served next.
     next: Guid,
-    /// Reports that are out, of all subscribers.
+    /// Unconfirmed reports of all subscribers.
     out: usize,
     ids: TransactionIds,
 }
@@ -126,7 +127,7 @@ impl Reports {
         request: &SaMad,
     ) -> Result<InformInfo, Refusal> {
         let mut inform = request.record::<InformInfo>().ok_or(INVALID)?;
-        // Reports go to where the request came from, whatever it says.
+        // Reports go to the sender of the request, whatever the request names.
         inform.qpn = mad.peer.qpn;
         let port = context.requester.port.guid;
         let own = self.subscribers.get(&port).map_or(&[][..], |s| &s.subscriptions);
@@ -158,7 +159,7 @@ impl Reports {
         }
     }
 
-    /// Drops the subscriptions of a port, and what was on its way to it.
+    /// Drops the subscriptions of a port and its unconfirmed reports.
     pub(crate) fn forget(&mut self, port: Guid) {
         if let Some(subscriber) = self.subscribers.remove(&port) {
             self.out -= subscriber.out.len();
@@ -166,7 +167,7 @@ impl Reports {
         }
     }
 
-    /// Reports an event to its subscribers, to those that are behind later.
+    /// Reports an event to its subscribers, later to those with a full window.
     pub(crate) fn publish(&mut self, event: Event, subnet: &Subnet, to: &mut Output<'_>) {
         if self.subscribers.is_empty() {
             return;
@@ -183,11 +184,11 @@ impl Reports {
         self.serve_all(subnet, to);
     }
 
-    /// Sends what the windows allow to subscribers that are behind, to each in turn.
+    /// Sends reports as the windows allow to subscribers that are behind, round robin.
     fn serve_all(&mut self, subnet: &Subnet, to: &mut Output<'_>) {
         let later = self.behind.range(self.next..);
-        let turn: Vec<Guid> = later.chain(self.behind.range(..self.next)).copied().collect();
-        for port in turn {
+        let order: Vec<Guid> = later.chain(self.behind.range(..self.next)).copied().collect();
+        for port in order {
             if self.out >= to.config.max_subscriptions {
                 self.next = port;
                 break;
@@ -248,7 +249,7 @@ impl Reports {
         }
     }
 
-    /// Takes the confirmation of a report by the port with this LID. False if none was out to it.
+    /// Handles the confirmation of a report by the port with this LID. False if it has no such report.
     pub(crate) fn acknowledged(&mut self, tid: Tid, by: Lid, subnet: &Subnet, to: &mut Output<'_>) -> bool {
         let Some(port) = subnet.by_lid(by).map(|end| end.port.guid) else { return false };
         let Some(subscriber) = self.subscribers.get_mut(&port) else { return false };
@@ -266,7 +267,7 @@ impl Reports {
         self.subscribers.values().flat_map(|s| s.out.values()).map(|r| r.due).min()
     }
 
-    /// Sends due reports again, and gives up those that were sent often enough.
+    /// Sends due reports again, and gives up those that were sent the maximum number of times.
     pub(crate) fn expire(&mut self, subnet: &Subnet, to: &mut Output<'_>) {
         for subscriber in self.subscribers.values_mut() {
             self.out -= subscriber.out.len();

@@ -1,4 +1,4 @@
-//! What every request comes with and every answer needs.
+//! The context of a request, and the parts of an answer.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -19,35 +19,35 @@ pub(crate) const fn refuse(code: u8) -> Refusal {
 
 /// The refusal of a request that found nothing.
 pub(crate) const NO_RECORDS: Refusal = refuse(status::NO_RECORDS);
-/// The refusal of a request that contradicts itself or what is there.
+/// The refusal of a request that contradicts itself or the subnet's state.
 pub(crate) const INVALID: Refusal = refuse(status::REQUEST_INVALID);
 
-/// What a request works on.
+/// The context of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context<'a> {
     pub subnet: &'a Subnet,
     pub config: &'a SmConfig,
-    /// The port that asks.
+    /// The requesting port.
     pub requester: EndPort<'a>,
     /// Number of multicast LIDs that the switches can hold.
     pub multicast_limit: u16,
-    /// Pairs of ports, groups, members and ports that were examined.
+    /// Number of pairs of ports, groups, members and ports that were examined.
     pub examined: &'a Cell<usize>,
 }
 
 impl Context<'_> {
-    /// Counts what a request has examined.
+    /// Counts examined items.
     pub(crate) fn count(&self, examined: usize) {
         self.examined.set(self.examined.get().saturating_add(examined));
     }
 
-    /// True if the request shows the SM_Key (IBA 15.4.1).
+    /// True if the request has the SM_Key (IBA 15.4.1).
     pub(crate) const fn is_trusted(&self, request: &SaMad) -> bool {
         self.config.sm_key != 0 && request.sm_key == self.config.sm_key
     }
 }
 
-/// Where answers and reports go, and what is counted.
+/// Destination of answers and reports, with the counters.
 #[derive(Debug)]
 pub(crate) struct Output<'a> {
     pub now: Instant,
@@ -56,13 +56,13 @@ pub(crate) struct Output<'a> {
     pub out: &'a mut VecDeque<Mad>,
 }
 
-/// Most records that are collected; a table that long is refused anyway.
+/// Most records that are collected; a longer table is refused anyway.
 pub(crate) const MAX_RECORDS: usize = 16;
 
 /// Records found for a request, each as its bytes.
 pub(crate) type Records = Vec<[u8; DATA_LEN]>;
 
-/// Bytes of a record.
+/// Returns the bytes of a record.
 pub(crate) fn bytes_of<R: Record>(record: &R) -> [u8; DATA_LEN] {
     let mut data = [0; DATA_LEN];
     record.to_data(&mut data);

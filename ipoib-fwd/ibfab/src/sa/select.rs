@@ -1,11 +1,12 @@
-//! Selectors: "more than", "less than", "exactly", "the most there is" of an MTU, a rate, a life time (IBA 15.2.5.16).
+//! Selectors of an MTU, a rate or a life time: greater than, less than, exactly, largest available (IBA
+//! 15.2.5.16).
 
 use ib_wire::sa::{McMask, McMemberRecord, MtuCode, Selector};
 use ib_wire::{Mtu, Rate};
 
 use crate::subnet::{slower, speed};
 
-/// True if `have` is what a selector and a value ask for.
+/// True if `have` matches a selector and a value.
 pub(crate) fn selected<T: Ord>(selector: Selector, have: &T, wanted: &T) -> bool {
     match selector {
         Selector::Greater => have > wanted,
@@ -15,7 +16,8 @@ pub(crate) fn selected<T: Ord>(selector: Selector, have: &T, wanted: &T) -> bool
     }
 }
 
-/// The MTU of a new group: what was asked for, 2048 if nothing was, and nothing that the port cannot do.
+/// Returns the MTU of a new group: the requested one, 2048 by default, and none that the port does not
+/// support.
 pub(crate) fn choose_mtu(wanted: &McMemberRecord, mask: McMask, port: Mtu) -> Option<Mtu> {
     if !mask.contains(McMask::MTU_SELECTOR | McMask::MTU) {
         return Some(port.min(Mtu::B2048));
@@ -24,7 +26,8 @@ pub(crate) fn choose_mtu(wanted: &McMemberRecord, mask: McMask, port: Mtu) -> Op
     possible.into_iter().find(|&m| selected(wanted.mtu_selector, &MtuCode::from(m), &wanted.mtu))
 }
 
-/// The rate of a new group: what was asked for, 10 Gb/s if nothing was, and nothing that the port cannot do.
+/// Returns the rate of a new group: the requested one, 10 Gb/s by default, and none that the port does not
+/// support.
 pub(crate) fn choose_rate(wanted: &McMemberRecord, mask: McMask, port: Rate) -> Option<Rate> {
     if !mask.contains(McMask::RATE_SELECTOR | McMask::RATE) {
         return Some(slower(port, Rate::new(3)));

@@ -21,14 +21,14 @@ fn record_len(id: u16) -> usize {
     len.next_multiple_of(8)
 }
 
-/// True for the packets that steer a multi-packet transfer and carry no request.
+/// True for packets that control a multi-packet transfer and carry no request.
 pub(crate) fn is_control(request: &SaMad) -> bool {
     request.rmpp.flags.contains(RmppFlags::ACTIVE)
         && matches!(request.rmpp.kind, RmppType::Ack | RmppType::Stop | RmppType::Abort)
 }
 
-/// The answer with `records`. A table that does not fit into one datagram is refused for lack of resources:
-/// multi-packet transfers are not served.
+/// Returns the answer with `records`. A table that does not fit one datagram is refused for lack of
+/// resources: multi-packet transfers are not supported.
 pub(crate) fn answer(request: &SaMad, records: &Records) -> SaMad {
     let is_table = request.header.method == Method::GetTable;
     let len = record_len(request.header.attribute);
@@ -45,7 +45,8 @@ pub(crate) fn answer(request: &SaMad, records: &Records) -> SaMad {
                 to.copy_from_slice(from.get(..n).unwrap_or_default());
             }
             if is_table {
-                // One segment that is the first and the last; its length counts the SA header (IBA 13.6.2).
+                // One segment that is both the first and the last; its length includes the SA header (IBA
+                // 13.6.2).
                 answer.rmpp = RmppHeader {
                     version: 1,
                     kind: RmppType::Data,

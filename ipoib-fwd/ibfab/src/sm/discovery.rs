@@ -1,4 +1,4 @@
-//! The sweep's first half: nodes and ports that answer, and the end of the discovery, which decides who gets what.
+//! First half of a sweep: discovery of nodes and ports. Its end assigns LIDs and P_Keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::sweep::{MAX_PKEYS, Sweep};
 use crate::subnet::{Changes, Counters, KeyTable, Node, Port, PortId, SmConfig, SwitchState};
 
 impl Sweep {
-    /// A node answered, and no other one with its GUID is known.
+    /// Takes in a node that answered; no other node with its GUID is known.
     pub(super) fn found(
         &mut self,
         path: DirectedPath,
@@ -70,7 +70,8 @@ impl Sweep {
         }
     }
 
-    /// Notes a port of a node that answered, and asks for its state. A switch's ports are asked after its SwitchInfo.
+    /// Registers a port of a node that answered, and queries its state. The ports of a switch are queried
+    /// after its SwitchInfo.
     fn see_port(&mut self, id: PortId, info: &NodeInfo, path: DirectedPath, peer: Option<PortId>) {
         let generation = self.generation;
         let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
@@ -112,7 +113,7 @@ impl Sweep {
         switch.info = info;
         let Some(node) = self.subnet.nodes.get(&guid) else { return };
         let (path, ports) = (node.path, node.ports.keys().copied().collect::<Vec<_>>());
-        // The change is acknowledged before the ports are read, so that one which comes in between is not lost.
+        // The change is acknowledged before the ports are read, so that a change in between is not lost.
         if info.port_state_change {
             self.set(Step::SetSwitchInfo(guid), 0, &path, &info);
         }
@@ -128,18 +129,19 @@ impl Sweep {
         let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
         let is_switch = node.is_switch();
         let Some(port) = node.ports.get_mut(&id.1) else { return };
-        // The link went down and came up since the last sweep: another host may be there.
+        // The link went down and came up since the last sweep: there may be another host.
         let came_back =
             info.state == PortState::Init && matches!(port.info.state, PortState::Armed | PortState::Active);
         port.info = info;
-        // Back in INIT: it lost what it was told.
+        // Back in INIT: the port has lost its settings.
         if info.state == PortState::Init && (!is_switch || id.1 > 0) {
             port.fresh = true;
             port.programmed.clear();
         }
         let (linked, path) = (port.is_linked(), port.path);
         if came_back && is_switch {
-            // Whatever is at the other end now has not got what was written to the adapter that was there.
+            // The adapter at the other end may be a different one: it does not have what was written to the
+            // previous adapter.
             let adapters = self.subnet.nodes.values_mut().filter(|node| !node.is_switch());
             for port in adapters.flat_map(|node| node.ports.values_mut()).filter(|p| p.peer == Some(id)) {
                 port.fresh = true;
@@ -161,17 +163,18 @@ impl Sweep {
                 self.mute.pass_by(id, path);
             }
         } else if let Some(path) = path.then(id.1) {
-            self.ask_node(path, Some(id));
+            self.query_node(path, Some(id));
         }
     }
 
-    /// The silent ports whose other end does not count as gone. A switch of our own is there as long as its cable is.
+    /// Returns the silent ports whose other end does not count as gone. A switch of our own exists as long as
+    /// its cable does.
     pub(super) fn silent_and_there(&self, config: &SmConfig) -> Vec<PortId> {
         let stays = |at: &PortId| config.own.trunks.contains(at) || !self.mute.is_gone(*at);
         self.silent.iter().copied().filter(stays).collect()
     }
 
-    /// Ends the discovery: forgets what is gone, gives LIDs and P_Keys, and says what changed.
+    /// Ends the discovery: removes what is gone, assigns LIDs and P_Keys, and returns the changes.
     pub(crate) fn decide(&mut self, config: &SmConfig, counters: &mut Counters) -> Changes {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
@@ -218,13 +221,13 @@ impl Sweep {
         }
     }
 
-    /// LIDs that every switch's linear table can hold.
+    /// Returns the number of LIDs that every switch's linear table can hold.
     fn linear_limit(&self) -> u16 {
         let caps = self.subnet.nodes.values().filter_map(|n| n.switch.as_ref()).map(|s| s.info.linear_cap);
         caps.filter(|&c| c > 0).min().unwrap_or(0xc000).min(0xc000)
     }
 
-    /// Multicast LIDs that every switch's table can hold.
+    /// Returns the number of multicast LIDs that every switch's table can hold.
     pub(crate) fn multicast_limit(&self) -> u16 {
         let caps = self.subnet.nodes.values().filter_map(|n| n.switch.as_ref()).map(|s| s.info.multicast_cap);
         caps.filter(|&c| c > 0).min().unwrap_or(0x3fff).min(0x3fff)

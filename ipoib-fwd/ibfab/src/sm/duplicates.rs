@@ -1,8 +1,9 @@
-//! Nodes that answer with the GUID of another node: a cloned virtual machine, a device that was given the same GUID by hand.
+//! Nodes that answer with the GUID of another node: a cloned virtual machine, or a device with a GUID that
+//! was set by hand.
 //!
-//! Both would get one LID, and packets for it would go to one of them only. So the one that was there first keeps its place, and the switch
-//! port that leads to the other stays down until that has a GUID of its own. A node that was moved to another port is no duplicate: it
-//! is not found at its old place any more.
+//! Both would get one LID, and packets for it would reach only one of them. So the first node keeps its
+//! entry, and the switch port that leads to the other stays down until that node has a GUID of its own. A
+//! node that moved to another port is not a duplicate: the sweep no longer finds it at its old port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,28 +13,29 @@ use ib_wire::smp::{DirectedPath, NodeInfo, NodeType};
 use super::sweep::Sweep;
 use crate::subnet::{Counters, Node, Port, PortId, SmConfig, Subnet};
 
-/// What is known of duplicates.
+/// Known duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Duplicates {
-    /// Switch ports that lead to one, and its GUID, as this sweep finds them.
+    /// Switch ports that lead to a duplicate, and its GUID, as found in this sweep.
     found: BTreeMap<PortId, Guid>,
     /// The same after the last sweep.
     before: BTreeMap<PortId, Guid>,
-    /// Nodes that answer at another port than before: they have moved, unless they are found at the old port as well.
+    /// Nodes that answer at another port than before: they have moved, unless they are found at the old port,
+    /// too.
     moved: Vec<(DirectedPath, PortId, NodeInfo)>,
-    /// The same of switches.
+    /// The same for switches.
     moved_switches: Vec<(DirectedPath, PortId, NodeInfo)>,
     /// Switch ports whose other end had no link when it was read, in this sweep and in the last one.
     early: BTreeSet<PortId>,
     early_before: BTreeSet<PortId>,
-    /// Adapters with a GUID of a switch that answers where one is expected.
+    /// Adapters with a GUID of a switch that answers at a port where a switch may be.
     displaced: BTreeSet<Guid>,
-    /// Ports where a switch answers and none may be, which is reported once.
+    /// Ports where a switch answers and none may be; each is reported once.
     odd_switches: BTreeSet<PortId>,
 }
 
 impl Duplicates {
-    /// A sweep begins.
+    /// Starts a sweep.
     pub(super) fn start(&mut self) {
         self.before = std::mem::take(&mut self.found);
         self.moved.clear();
@@ -41,7 +43,7 @@ impl Duplicates {
         self.early_before = std::mem::take(&mut self.early);
     }
 
-    /// A sweep has seen every node. Returns how many duplicates are new.
+    /// Ends the discovery of a sweep. Returns the number of new duplicates.
     pub(super) fn end(&self) -> u64 {
         let new = self.found.iter().filter(|(port, guid)| self.before.get(*port) != Some(*guid));
         let mut count = 0;
@@ -63,8 +65,9 @@ impl Duplicates {
 }
 
 impl Sweep {
-    /// Decides whether the node that answered behind `from` is taken in now. False for a duplicate, for a switch where none may be, and for
-    /// a node at another place than before: [`Sweep::settle_moved`] decides about that.
+    /// Decides whether the node that answered behind `from` is taken in now. False for a duplicate, for a
+    /// switch where none may be, and for a node at another port than before: [`Sweep::settle_moved`] decides
+    /// on that one.
     pub(super) fn admits(
         &mut self,
         path: DirectedPath,
@@ -92,7 +95,7 @@ impl Sweep {
             }
             return self.admits_link(from, info, config);
         }
-        // A switch whose GUIDs it has may answer after it.
+        // A switch that has the same GUIDs may answer later.
         if self.duplicates.before.contains_key(&from) {
             self.duplicates.moved.push((path, from, *info));
             return false;
@@ -114,7 +117,7 @@ impl Sweep {
         true
     }
 
-    /// A host must not get the key of a switch by saying that it is one.
+    /// Admits a switch only where one may be: a host must not get the key of a switch by claiming to be one.
     fn admits_switch(
         &mut self,
         from: PortId,
@@ -123,11 +126,11 @@ impl Sweep {
         counters: &mut Counters,
     ) -> bool {
         let admitted = config.own.admits(guid, from);
-        // What is found from a switch of others, back at one of our own, is known already.
+        // A node that is found from a switch of another owner, back at one of our own, is already known.
         if !admitted && config.own.has(from.0) && self.duplicates.odd_switches.insert(from) {
             counters.nodes_ignored += 1;
             tracing::warn!(
-                "port {} of switch {} stays down: a switch ({guid}) answers there; if it is to be managed, set trunk = true for this link",
+                "port {} of switch {} stays down: a switch ({guid}) answers there; to manage it, set trunk = true for this link",
                 from.1,
                 from.0
             );
@@ -147,8 +150,8 @@ impl Sweep {
         is_moved && !config.own.has(from.0)
     }
 
-    /// Decides about one more link of a switch: a host could cut the switch off by naming the port of another link. A link of the fabric's
-    /// own switches replaces one between switches of others.
+    /// Decides on another link of a switch: a host could cut the switch off by naming the port of another
+    /// link. A link of the fabric's own switches replaces one between switches of another owner.
     fn admits_link(&mut self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
         let generation = self.generation;
         let is_seen =
@@ -161,7 +164,7 @@ impl Sweep {
         let replaces = config.own.has(from.0) && other.is_some_and(|other| !config.own.has(other.0));
         let admitted = from.0 != info.node_guid && (other.is_none() || replaces);
         let refused = if admitted { other } else { Some(from) };
-        // The switch has been reached by the link that is replaced: the next sweep reaches it by this one.
+        // The switch was reached by the link that is replaced: the next sweep reaches it by this one.
         self.wanted |= replaces;
         if let Some(port) = refused {
             self.duplicates.found.insert(port, info.node_guid);
@@ -172,8 +175,8 @@ impl Sweep {
         admitted
     }
 
-    /// Drops links between switches, once every node has answered, where the other end has no link or another one: a host behind one
-    /// of them may have answered as the other.
+    /// Drops links between switches, once every node has answered, if the other end reports no link or a
+    /// different one: a host behind one of the ports may have answered as the other.
     pub(super) fn drop_false_links(&mut self) {
         let seen = |guid: Guid| {
             self.subnet.nodes.get(&guid).filter(|n| n.is_switch() && n.generation == self.generation)
@@ -184,7 +187,7 @@ impl Sweep {
                 let Some(peer) = port.peer else { continue };
                 let Some(other) = seen(peer.0).and_then(|node| node.ports.get(&peer.1)) else { continue };
                 let agrees = other.is_linked() && other.peer == Some((guid, number));
-                // Nothing is known of a port whose state was not read.
+                // The state of a port that was not read is unknown.
                 if !agrees && !self.silent.contains(&peer) {
                     dropped.push(((guid, number), peer));
                 }
@@ -210,8 +213,8 @@ impl Sweep {
         }
     }
 
-    /// True if adapters have the GUIDs of a switch that answers behind a link to switches of others. It is taken in
-    /// by the next sweep, and they are not: [`Self::drop_displaced`].
+    /// True if adapters have the GUIDs of a switch that answers behind a link to switches of another owner.
+    /// The next sweep takes the switch in, and not the adapters: [`Self::drop_displaced`].
     fn displaces_adapters(&mut self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
         let is_expected = info.node_type == NodeType::Switch && config.own.others.contains(&from);
         if !is_expected || config.own.has(info.port_guid) {
@@ -228,7 +231,7 @@ impl Sweep {
         true
     }
 
-    /// Drops the adapters that have the GUIDs of a switch.
+    /// Drops adapters that have the GUIDs of a switch.
     pub(super) fn drop_displaced(&mut self) {
         for guid in std::mem::take(&mut self.duplicates.displaced) {
             self.wanted = true;
@@ -241,7 +244,8 @@ impl Sweep {
         }
     }
 
-    /// True if a channel adapter gives a GUID of a switch, or a switch one of a channel adapter, whatever the number of the port.
+    /// True if a channel adapter reports a GUID of a switch, or a switch one of a channel adapter, regardless
+    /// of the port number.
     fn is_of_another_kind(&self, info: &NodeInfo, config: &SmConfig) -> bool {
         if config.own.has(info.node_guid) {
             return info.node_type != NodeType::Switch;
@@ -256,25 +260,26 @@ impl Sweep {
         }
     }
 
-    /// True if a switch, also one that this sweep has found, has a port GUID.
+    /// True if a switch, including one that this sweep has found, has a port GUID.
     fn is_port_of_switch(&self, port_guid: Guid) -> bool {
         let mut switches = self.subnet.nodes.values().filter(|node| node.is_switch());
         switches.any(|node| node.ports.get(&0).is_some_and(|port| port.guid == port_guid))
     }
 
-    /// The ports that are known by the GUIDs that a channel adapter gives: by node GUID and number, and by port GUID.
+    /// Returns the ports that are known by the GUIDs of a channel adapter: by node GUID and number, and by
+    /// port GUID.
     fn holders(&self, info: &NodeInfo) -> impl Iterator<Item = PortId> + use<> {
         let own = (info.node_guid, info.local_port);
         let other = self.subnet.by_guid(info.port_guid).map(|end| end.id).filter(|&id| id != own);
         std::iter::once(own).chain(other)
     }
 
-    /// Takes in the nodes that have moved, once every node has answered: those that were not found at their old ports. False if there
-    /// was none to look at.
+    /// Takes in nodes that have moved, once every node has answered: those that were not found at their old
+    /// ports. False if there were none.
     pub(super) fn settle_moved(&mut self, config: &SmConfig, counters: &mut Counters) -> bool {
         let switches = std::mem::take(&mut self.duplicates.moved_switches);
         if !switches.is_empty() {
-            // Adapters wait until what is behind these switches has answered.
+            // Adapters wait until the nodes behind these switches have answered.
             self.settle_moved_switches(switches, config, counters);
             return true;
         }
@@ -297,16 +302,16 @@ impl Sweep {
         true
     }
 
-    /// The subnet with what is kept though it does not answer. A host that does not answer for a moment, but has its link, is
-    /// not replaced, nor is one behind a switch that is kept.
+    /// Returns the subnet including silent nodes that are kept. A host that has a link, but does not answer
+    /// for a moment, is not replaced, nor is one behind a switch that is kept.
     fn kept_subnet(&self, config: &SmConfig) -> Subnet {
         let mut kept = self.subnet.clone();
         kept.keep_silent(&self.silent_and_there(config), self.generation);
         kept
     }
 
-    /// Takes in switches that were known at another port: all links of those that are found there as well, and one of those that
-    /// are not found there any more.
+    /// Takes in switches that were known at another port: all links of those that are still found there, and
+    /// one link of those that are not.
     fn settle_moved_switches(
         &mut self,
         moved: Vec<(DirectedPath, PortId, NodeInfo)>,

@@ -1,11 +1,14 @@
-//! The embedded subnet manager with its subnet administration, without I/O: MADs in, MADs out, `now` as an argument.
+//! The embedded subnet manager with its subnet administration, without I/O: MADs in, MADs out, `now` as an
+//! argument.
 //!
-//! It sits behind port 0 of a switch, as in a managed switch. What it sends from QP0 with the permissive LID is a
-//! directed-route SMP with hop pointer 0: the switch's SMI takes it from there, and answers itself if the hop count
-//! is 0. SMPs travel on VL15. What it sends from QP1 is routed by LID.
+//! It is behind port 0 of a switch, as in a managed switch:
 //!
-//! A sweep goes through the phases of `sweep::Phase`. Everything found is compared with what shall be, and only the
-//! differences are written, so a sweep over a healthy subnet is all reading.
+//! - A packet from QP0 with the permissive LID is a directed-route SMP with hop pointer 0. The switch's SMI
+//!   forwards it, and answers it if the hop count is 0. SMPs use VL15.
+//! - Packets from QP1 are routed by LID.
+//!
+//! A sweep goes through the phases of `sweep::Phase`. It compares the discovered state with the desired one
+//! and writes only the differences. A sweep over a healthy subnet only reads.
 
 mod discovery;
 mod duplicates;
@@ -32,14 +35,15 @@ use crate::subnet::{Counters, LidBlock, Partition, PortId, SmConfig};
 use step::Step;
 use sweep::{Phase, Sweep};
 
-/// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
+/// Most datagrams that wait to be sent; further answers are dropped and counted.
 const MAX_QUEUED: usize = 4096;
 
-/// Time after a sweep in which something did not answer; it doubles after every few such sweeps in a row, to 4 s.
+/// Time after a sweep in which a node did not answer. It doubles after every [`RETRIES`] such sweeps in a
+/// row, up to 4 s.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// Sweeps before it doubles.
+/// Sweeps before the pause doubles.
 const RETRIES: u32 = 4;
-/// Time after which reading back begins again where something else came between.
+/// Time until interrupted reading back starts again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// Subnet manager and subnet administration.
@@ -48,17 +52,17 @@ pub struct SubnetManager {
     config: SmConfig,
     sweep: Sweep,
     sa: Server,
-    /// When the next sweep, light or full, begins.
+    /// When the next sweep, light or full, starts.
     next_sweep: Instant,
-    /// When a sweep reads back again what was written.
+    /// When a sweep next reads back what was written.
     next_read_back: Instant,
     /// Reading back was interrupted.
     interrupted: bool,
-    /// Joins may interrupt it: the time before they did not.
+    /// Joins may interrupt reading back: they did not the last time.
     may_interrupt: bool,
-    /// Sweeps in a row in which something did not answer.
+    /// Sweeps in a row in which a node did not answer.
     incomplete_sweeps: u32,
-    /// Multicast tables are not as the groups want them.
+    /// Multicast tables differ from the groups.
     groups_changed: bool,
     /// A discovery has ended since [`Self::take_sources`].
     sources_changed: bool,
@@ -70,7 +74,7 @@ pub struct SubnetManager {
 }
 
 impl SubnetManager {
-    /// Starts; the first sweep begins at once.
+    /// Creates the subnet manager; its first sweep is due at once.
     #[must_use]
     pub fn new(now: Instant, config: SmConfig) -> Self {
         let mut manager = Self {
@@ -93,8 +97,9 @@ impl SubnetManager {
         manager
     }
 
-    /// Takes a MAD that came for the subnet manager's port: SMPs (responses, traps) that the switch's own agent does
-    /// not answer, and everything for QP1. `mad.peer` is the sender; its class tells which queue pair it came to.
+    /// Handles a MAD for the subnet manager's port: SMPs (responses, traps) that the switch's own agent does
+    /// not answer, and everything for QP1. `mad.peer` is the sender; its class identifies the receiving queue
+    /// pair.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) {
         match mad.header().class {
             MgmtClass::SubnLid | MgmtClass::SubnDirected => self.handle_smp(now, mad),
@@ -126,7 +131,7 @@ impl SubnetManager {
             },
             (Method::Trap, attribute::NOTICE) => {
                 self.counters.traps += 1;
-                // The repress goes back with the notice in it (IBA 13.4.9), if there is a way back.
+                // The repress returns the notice (IBA 13.4.9), if there is a path back.
                 let from = self.sweep.subnet.by_lid(mad.peer.lid).filter(|_| !smp.is_directed());
                 if let Some(from) = from {
                     let mut repress = smp;
@@ -135,7 +140,7 @@ impl SubnetManager {
                     repress.header.method = Method::TrapRepress;
                     self.out.push_back(repress.to_mad(mad.peer.lid));
                 }
-                // A host that does not know the key changed nothing.
+                // A trap of a host that does not know the key changes nothing.
                 let is_change =
                     smp.attribute::<Notice>().is_none_or(|notice| notice.trap_number != trap::BAD_MKEY);
                 if is_change {
@@ -158,28 +163,29 @@ impl SubnetManager {
         }
     }
 
-    /// The next MAD to send; `peer.qpn` is 0 for SMPs (VL15, from QP0) and 1 for the rest (from QP1).
+    /// Returns the next MAD to send; `peer.qpn` is 0 for SMPs (VL15, from QP0) and 1 for others (from QP1).
     pub fn poll_transmit(&mut self) -> Option<Mad> {
         self.out.pop_front()
     }
 
-    /// Switch ports with a channel adapter at their other end, and its LIDs; `None` if
-    /// nothing changed since the last call.
+    /// Returns the switch ports with a channel adapter at their other end, and its LIDs; `None` if nothing
+    /// changed since the last call.
     pub(crate) fn take_sources(&mut self) -> Option<BTreeMap<PortId, LidBlock>> {
         std::mem::take(&mut self.sources_changed).then(|| self.sweep.subnet.sources())
     }
 
-    /// The LIDs that do not come in by a port that leads to switches of others.
+    /// Returns the source LIDs that ports to switches of another owner must not accept.
     pub(crate) fn elsewhere(&self) -> BTreeMap<PortId, BTreeSet<Lid>> {
         self.sweep.subnet.elsewhere(&self.config.own)
     }
 
-    /// Pairs of ports, groups, members and ports that requests to subnet administration have had examined since the last call.
+    /// Returns the number of pairs of ports, groups, members and ports that requests to subnet administration
+    /// examined since the last call.
     pub(crate) const fn take_examined(&mut self) -> usize {
         self.sa.take_examined()
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// Returns when [`Self::handle_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let idle = self.sweep.phase == Phase::Rest && self.sweep.smps.is_idle();
@@ -187,7 +193,7 @@ impl SubnetManager {
         [sweep, self.sweep.smps.due(), self.sweep.mute.due(), self.sa.due()].into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         for step in self.sweep.smps.expire(now, &mut self.out) {
             self.counters.smp_lost += 1;
@@ -196,20 +202,21 @@ impl SubnetManager {
         if self.sweep.mute.expire(now, &mut self.out) {
             self.want_sweep(now);
         }
-        self.sweep.mute.ask(now, false, &mut self.out);
+        self.sweep.mute.query(now, false, &mut self.out);
         let config = &self.config;
         let subnet = &self.sweep.subnet;
         self.sa.expire(subnet, &mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
         self.progress(now);
     }
 
-    /// The switch at port 0 saw a port of its own change state; the same news as trap 128, without a MAD.
+    /// Handles a change of state of a port of the switch at port 0; equivalent to trap 128, without a MAD.
     pub fn handle_port_change(&mut self, now: Instant) {
         self.want_sweep(now);
         self.progress(now);
     }
 
-    /// Gives the subnet another prefix: a sweep tells every port. Members stay in their groups, for they are known by their ports' GUIDs.
+    /// Changes the subnet's prefix: a sweep sets it on every port. Members remain in their groups, which
+    /// identify them by port GUID.
     pub fn set_prefix(&mut self, now: Instant, prefix: u64) {
         if self.config.subnet_prefix != prefix {
             self.config.subnet_prefix = prefix;
@@ -219,13 +226,13 @@ impl SubnetManager {
         }
     }
 
-    /// Sets the hop limit of the paths that subnet administration gives out from now on.
+    /// Sets the hop limit of paths that subnet administration returns from now on.
     pub const fn set_hop_limit(&mut self, hop_limit: u8) {
         self.config.hop_limit = hop_limit;
     }
 
-    /// Takes other partitions: a sweep gives every port its keys and the switches theirs, and makes and drops broadcast
-    /// groups.
+    /// Changes the partitions: a sweep writes every port's keys and the switches', and creates and deletes
+    /// broadcast groups.
     pub fn set_partitions(&mut self, now: Instant, partitions: Vec<Partition>) {
         if self.config.partitions != partitions {
             self.config.partitions = partitions;
@@ -234,25 +241,25 @@ impl SubnetManager {
         }
     }
 
-    /// True once every port that was found is configured, and nothing is being changed.
+    /// True once every discovered port is configured and no change is in progress.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.up && self.sweep.phase == Phase::Rest && !self.sweep.wanted && !self.sweep.incomplete
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// LID and GID of every port that has a LID, in the order of the LIDs.
+    /// Returns LID and GID of every port that has a LID, in the order of the LIDs.
     pub fn ports(&self) -> impl Iterator<Item = (Lid, Gid)> + '_ {
         let subnet = &self.sweep.subnet;
         subnet.end_ports().map(|e| (e.port.lid, e.gid(subnet)))
     }
 
-    /// MGID, MLID and number of members of every group.
+    /// Returns MGID, MLID and number of members of every group.
     pub fn groups(&self) -> impl Iterator<Item = (Gid, Lid, usize)> + '_ {
         self.sa.groups()
     }
@@ -264,10 +271,10 @@ impl SubnetManager {
         }
     }
 
-    /// Sends what may be sent and goes to the next phase when one is done.
+    /// Sends what the window allows, and enters the next phase when one is complete.
     fn progress(&mut self, now: Instant) {
-        // Joins and links do not wait for the answers of a host that is only read back. But joins without end must not keep the subnet
-        // manager from reading: its reads renew the leases of the keys.
+        // Joins and links do not wait for the answers of a host that is only read back. But an endless series
+        // of joins must not keep the subnet manager from reading: its reads renew the leases of the keys.
         let is_urgent = self.groups_changed && self.may_interrupt || self.sweep.wanted;
         if self.sweep.phase == Phase::Rest && is_urgent && self.sweep.smps.abandon(Step::reads_back) {
             self.interrupted = true;
@@ -286,14 +293,15 @@ impl SubnetManager {
         }
     }
 
-    /// All answers are in. True if there is something to send now, or yet another phase to look at.
+    /// Enters the next phase after all answers. True if there is something to send now, or yet another phase
+    /// to check.
     fn next_phase(&mut self, now: Instant) -> bool {
         match self.sweep.phase {
             Phase::Rest if now >= self.next_sweep => {
                 if self.sweep.wanted || self.sweep.incomplete || !self.up {
                     let reads_back = now >= self.next_read_back;
                     self.sweep.start(reads_back);
-                    self.sweep.mute.ask(now, true, &mut self.out);
+                    self.sweep.mute.query(now, true, &mut self.out);
                     if reads_back {
                         self.next_read_back = now + self.config.sweep_interval;
                     }
@@ -310,7 +318,7 @@ impl SubnetManager {
                 self.next_sweep = now + self.config.sweep_hold_off;
                 false
             }
-            // A branch that should be cut may still be there, so joins wait for the next sweep.
+            // A branch that must be cut may still exist, so joins wait for the next sweep.
             Phase::Rest if self.sweep.unpruned => false,
             Phase::Rest => {
                 if !std::mem::take(&mut self.groups_changed) {
@@ -338,7 +346,7 @@ impl SubnetManager {
                 true
             }
             Phase::Prune => {
-                // Who joined or left meanwhile is counted in.
+                // This includes members that joined or left in the meantime.
                 self.groups_changed = false;
                 self.sa.take_changed();
                 let receivers = self.sa.receivers(&self.sweep.subnet);

@@ -1,5 +1,5 @@
-//! Hosts that have a link and do not answer, or answer late again and again. Nothing waits for them: sweeps leave them out, and they are
-//! queried apart from the sweeps until they answer.
+//! Hosts that have a link and do not answer, or repeatedly answer late. Sweeps do not wait for them: they
+//! leave such hosts out, and the subnet manager queries the hosts separately until they answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,62 +11,62 @@ use ib_wire::smp::{DirectedPath, Smp, attribute};
 use super::transaction::Transactions;
 use crate::subnet::{PortId, SmConfig};
 
-/// Questions without an answer before a host that was there counts as gone: after some four seconds, or, as few questions are out at
-/// once, after 0.4 s for each host that does not answer, if there are more than ten.
+/// Unanswered queries before a host that was present counts as gone. That takes about four seconds. With more
+/// than ten silent hosts it takes 0.4 s for each of them, as few queries are outstanding at once.
 const PATIENCE: u32 = 4;
-/// Pause before the next question. It doubles after every few questions, and with each relapse, to 4 s.
+/// Pause before the next query. It doubles after every few queries, and with each relapse, to 4 s.
 const PAUSE: Duration = Duration::from_millis(250);
 const MAX_DOUBLINGS: u32 = 4;
-/// Repetitions of questions before an answer of a host that counts like none: others waited for each. One is forgotten after
-/// every `LATE_SPAN`.
+/// Retransmissions of queries to a host that count as a missing answer: the sweep waited for each. One is
+/// forgotten after every `LATE_SPAN`.
 const MAX_LATE: u32 = 4;
 const LATE_SPAN: Duration = Duration::from_secs(2);
-/// Time without a strike after which a host is like all others.
+/// Time without a strike after which a host is treated as any other.
 const FORGIVEN: Duration = Duration::from_secs(60);
 
-/// A host that does not answer, or has not for a time.
+/// A host that does not answer, or did not for a time.
 #[derive(Debug)]
 struct Host {
     path: DirectedPath,
-    /// Questions in a row that it did not answer.
+    /// Consecutive queries without an answer.
     strikes: u32,
-    /// How often it answered again and then stopped: each time costs others a wait.
+    /// How often it answered again and then stopped; each time delays the sweep.
     relapses: u32,
     last_strike: Instant,
-    /// When it is asked next; `None` while it is being asked, or is in the sweep again.
+    /// When it is queried next; `None` while a query is outstanding, or the sweep includes it again.
     next: Option<Instant>,
     /// Sweeps leave it out.
     left_out: bool,
-    /// Its link has changed since the last sweep that came to its port.
+    /// Its link has changed since the last sweep that reached its port.
     link_changed: bool,
 }
 
-/// Repetitions that a host's answers took lately.
+/// Recent retransmissions of queries to a host.
 #[derive(Debug)]
 struct Late {
     repeats: u32,
     since: Instant,
 }
 
-/// The hosts that do not answer, by the switch port that they hang on.
+/// Hosts that do not answer, by the switch port at the other end of their link.
 #[derive(Debug)]
 pub(crate) struct MuteHosts {
     hosts: BTreeMap<PortId, Host>,
     late: BTreeMap<PortId, Late>,
-    /// Hosts that were late too often in this sweep, and the paths to them. They are part of it to its end, so that a host
-    /// whose answers are always late comes up.
+    /// Hosts that were late too often in this sweep, and the paths to them. The sweep includes them to its
+    /// end, so that a host whose answers are always late comes up.
     too_late: BTreeMap<PortId, DirectedPath>,
-    questions: Transactions<PortId>,
+    queries: Transactions<PortId>,
 }
 
 impl MuteHosts {
     pub(crate) fn new(config: &SmConfig) -> Self {
-        let questions =
+        let queries =
             Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed, 2);
-        Self { hosts: BTreeMap::new(), late: BTreeMap::new(), too_late: BTreeMap::new(), questions }
+        Self { hosts: BTreeMap::new(), late: BTreeMap::new(), too_late: BTreeMap::new(), queries }
     }
 
-    /// A host did not answer.
+    /// Notes that a host did not answer.
     pub(crate) fn strike(&mut self, now: Instant, at: PortId, path: DirectedPath) {
         let known = self.hosts.contains_key(&at);
         let host = self.hosts.entry(at).or_insert(Host {
@@ -88,7 +88,8 @@ impl MuteHosts {
         }
     }
 
-    /// A host answered after this many repetitions. [`Self::leave_out_late`] leaves it out if there were too many.
+    /// Notes that a host answered after this number of retransmissions. [`Self::leave_out_late`] leaves it
+    /// out if there were too many.
     pub(crate) fn late(&mut self, now: Instant, at: PortId, path: DirectedPath, repeats: u32) {
         let late = self.late.entry(at).or_insert(Late { repeats: 0, since: now });
         late.forget(now);
@@ -99,14 +100,15 @@ impl MuteHosts {
         }
     }
 
-    /// Leaves the hosts out that were late too often.
+    /// Leaves out hosts that were late too often.
     pub(crate) fn leave_out_late(&mut self, now: Instant) {
         for (at, path) in std::mem::take(&mut self.too_late) {
             self.strike(now, at, path);
         }
     }
 
-    /// A sweep that leaves a host out has come to its port; `path` is the way to the host now.
+    /// Notes that a sweep has reached the port of a host that it leaves out; `path` is the current path to
+    /// the host.
     pub(crate) fn pass_by(&mut self, at: PortId, path: DirectedPath) {
         let Some(host) = self.hosts.get_mut(&at).filter(|host| host.path != path || host.link_changed) else {
             return;
@@ -114,12 +116,13 @@ impl MuteHosts {
         host.path = path;
         host.strikes = if host.link_changed { 0 } else { host.strikes };
         host.link_changed = false;
-        // By another way, or after its link was down, it may answer: it is asked at once, unless it has had others wait before.
+        // By another path, or after its link was down, it may answer. It is queried at once, unless it has
+        // already delayed sweeps.
         host.next = Some(host.last_strike + if host.relapses > 0 { host.pause() } else { Duration::ZERO });
-        self.questions.abandon(|asked| *asked == at);
+        self.queries.abandon(|port| *port == at);
     }
 
-    /// True if sweeps leave the host behind a port out.
+    /// True if sweeps leave out the host behind a port.
     pub(crate) fn leaves_out(&self, at: PortId) -> bool {
         self.hosts.get(&at).is_some_and(|host| host.left_out)
     }
@@ -129,20 +132,21 @@ impl MuteHosts {
         self.hosts.get(&at).is_some_and(|host| host.left_out && host.strikes >= PATIENCE)
     }
 
-    /// The link of a port went down. It may be up again, and another host may be there.
+    /// Notes that the link of a port went down. It may be up again, and there may be another host.
     pub(crate) fn link_changed(&mut self, at: PortId) {
         if let Some(host) = self.hosts.get_mut(&at) {
             host.link_changed = true;
             host.next = None;
-            self.questions.abandon(|asked| *asked == at);
+            self.queries.abandon(|port| *port == at);
         }
     }
 
-    /// A sweep is over. Forgets ports that are not there, and hosts that have answered, or had no link, for long.
+    /// Ends a sweep. Removes ports that do not exist, and hosts that have answered, or had no link, for a
+    /// long time.
     pub(crate) fn sweep_ended(&mut self, now: Instant, is_there: impl Fn(PortId) -> bool) {
         let counts = |host: &Host| {
-            let is_asked = host.left_out && !host.link_changed;
-            is_asked || now.saturating_duration_since(host.last_strike) < FORGIVEN
+            let is_queried = host.left_out && !host.link_changed;
+            is_queried || now.saturating_duration_since(host.last_strike) < FORGIVEN
         };
         self.hosts.retain(|&at, host| counts(host) && is_there(at));
         self.late.retain(|&at, late| {
@@ -150,32 +154,32 @@ impl MuteHosts {
             late.repeats > 0 && is_there(at)
         });
         let hosts = &self.hosts;
-        self.questions.abandon(|asked| !hosts.contains_key(asked));
+        self.queries.abandon(|port| !hosts.contains_key(port));
     }
 
-    /// When [`Self::expire`] or [`Self::ask`] has something to do.
+    /// Returns when [`Self::expire`] or [`Self::query`] has something to do.
     pub(crate) fn due(&self) -> Option<Instant> {
         let next = self.hosts.values().filter_map(|host| host.next).min();
-        next.into_iter().chain(self.questions.due()).min()
+        next.into_iter().chain(self.queries.due()).min()
     }
 
-    /// Queries hosts that are due. With `is_sweep`, as something has changed, also those that
-    /// have not been silent for long.
-    pub(crate) fn ask(&mut self, now: Instant, is_sweep: bool, to: &mut VecDeque<Mad>) {
+    /// Queries hosts that are due. With `is_sweep`, which follows a change, it also queries hosts that have
+    /// been silent only for a short time.
+    pub(crate) fn query(&mut self, now: Instant, is_sweep: bool, to: &mut VecDeque<Mad>) {
         for (&at, host) in &mut self.hosts {
             let early = is_sweep && host.relapses == 0 && host.strikes < PATIENCE;
             if host.next.is_some_and(|next| early || next <= now) {
                 host.next = None;
-                let question = Smp::directed(Method::Get, Tid(0), attribute::NODE_INFO, 0, &host.path);
-                self.questions.push(at, question);
+                let query = Smp::directed(Method::Get, Tid(0), attribute::NODE_INFO, 0, &host.path);
+                self.queries.push(at, query);
             }
         }
-        self.questions.send(now, to);
+        self.queries.send(now, to);
     }
 
-    /// Takes an answer. True if a host answers again: the next sweep includes it.
+    /// Handles an answer. True if a host answers again: the next sweep includes it.
     pub(crate) fn answer(&mut self, smp: &Smp) -> bool {
-        let Some((at, _)) = self.questions.answer(smp) else { return false };
+        let Some((at, _)) = self.queries.answer(smp) else { return false };
         if let Some(host) = self.hosts.get_mut(&at) {
             host.left_out = false;
             host.strikes = 0;
@@ -184,10 +188,10 @@ impl MuteHosts {
         true
     }
 
-    /// Sends questions again, or gives them up. True if a host counts as gone now.
+    /// Sends queries again, or gives them up. True if a host counts as gone now.
     pub(crate) fn expire(&mut self, now: Instant, to: &mut VecDeque<Mad>) -> bool {
         let mut gone = false;
-        for at in self.questions.expire(now, to) {
+        for at in self.queries.expire(now, to) {
             let Some(host) = self.hosts.get_mut(&at) else { continue };
             host.strike(now);
             gone |= host.strikes == PATIENCE;
@@ -210,7 +214,7 @@ impl Host {
 }
 
 impl Late {
-    /// Forgets the repetitions that are long ago.
+    /// Forgets old retransmissions.
     fn forget(&mut self, now: Instant) {
         while now.saturating_duration_since(self.since) >= LATE_SPAN && self.repeats > 0 {
             self.repeats -= 1;

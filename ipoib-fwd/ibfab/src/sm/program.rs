@@ -1,4 +1,4 @@
-//! The sweep's second half: writes what is not as it shall be, and brings the links up.
+//! Second half of a sweep: writes all differences from the desired state, and brings the links up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -17,14 +17,15 @@ use crate::subnet::{Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Sub
 /// Most P_Key blocks that are written to a port.
 const PKEY_BLOCKS: u16 = (MAX_PKEYS / PKEY_BLOCK_LEN) as u16;
 
-/// Masks of a block of a switch's multicast table: the switch and its path, the block's number and position, the masks.
+/// A block of a switch's multicast table: the switch and its path, the block's number and position, the
+/// masks.
 pub(super) type MulticastBlock = (Guid, DirectedPath, u16, u8, [u16; 32]);
 
 /// Ports that receive each multicast LID.
 type Receivers = BTreeMap<Lid, Vec<PortId>>;
 
 impl Sweep {
-    /// Writes everything that is not as it shall be.
+    /// Writes all differences from the desired state.
     pub(crate) fn configure(&mut self, config: &SmConfig, groups: &Receivers, counters: &mut Counters) {
         self.phase = Phase::Configure;
         self.configure_ports(config, counters);
@@ -61,7 +62,7 @@ impl Sweep {
         }
     }
 
-    /// Takes out of the multicast tables what is not wanted any more; what is wanted anew is for [`Sweep::configure`].
+    /// Removes unwanted entries from the multicast tables; [`Sweep::configure`] adds new ones.
     pub(crate) fn prune(&mut self, groups: &Receivers) {
         self.phase = Phase::Prune;
         let mut pruned = Vec::new();
@@ -104,8 +105,8 @@ impl Sweep {
         switch?.multicast.get(&(block, position))
     }
 
-    /// These masks of a block with the branches of the old tree that it has. A link between switches that is not
-    /// active has carried nothing, so it is no part of that tree.
+    /// Returns these masks of a block, plus the branches of the old tree that it has. A link between switches
+    /// that is not active has carried nothing, so it is not part of that tree.
     fn with_branches(&self, guid: Guid, block: u16, position: u8, masks: &[u16; 32]) -> [u16; 32] {
         let mut all = *masks;
         if let Some(have) = self.confirmed(guid, block, position) {
@@ -136,7 +137,8 @@ impl Sweep {
             .any(|(_, masks)| masks.iter().any(|mask| mask & bit != 0))
     }
 
-    /// Gives switches the branches back that were cut while another switch did not take its cut, so that all have the old tree.
+    /// Restores the branches that were cut while another switch did not accept its cut, so that all have the
+    /// old tree.
     fn restore_branches(&mut self) {
         let uncut =
             std::mem::take(&mut self.uncut).into_iter().filter(|(cut, (guid, _, block, position, _))| {
@@ -146,8 +148,8 @@ impl Sweep {
         self.write_multicast(uncut);
     }
 
-    /// True if a switch that does not take this block of its multicast table has a branch there that is not wanted and may
-    /// close a loop: it is not part of the tree.
+    /// True if a switch that does not accept this block of its multicast table has an unwanted branch there,
+    /// which may close a loop: it is not part of the tree.
     pub(super) fn leaves_stray(&self, guid: Guid, block: u16, position: u8, masks: &[u16; 32]) -> bool {
         let Some(have) = self.confirmed(guid, block, position) else { return false };
         let stray = self.ports(guid, position, |port| {
@@ -167,21 +169,22 @@ impl Sweep {
         peer.and_then(|peer| self.subnet.nodes.get(&peer.0)).is_some_and(|node| !node.is_switch())
     }
 
-    /// The mask of a switch's ports at this position of its multicast table for which `is_wanted` is true.
+    /// Returns the mask of a switch's ports at this position of its multicast table for which `is_wanted` is
+    /// true.
     fn ports(&self, guid: Guid, position: u8, is_wanted: impl Fn(PortId) -> bool) -> u16 {
         let first = u16::from(position) * MFT_PORTS as u16;
         let numbers = (0..MFT_PORTS as u16).filter_map(|at| Some((at, u8::try_from(first + at).ok()?)));
         numbers.filter(|&(_, number)| is_wanted((guid, number))).fold(0, |mask, (at, _)| mask | 1 << at)
     }
 
-    /// Writes the blocks of multicast tables that differ from what they should be: all blocks, or `only`
-    /// these, for which `groups` is complete.
+    /// Writes the blocks of multicast tables that differ from the desired ones: all blocks, or only those in
+    /// `only`, for which `groups` is complete.
     pub(crate) fn program_multicast(&mut self, groups: &Receivers, only: Option<&BTreeSet<u16>>) {
         let mut wanted = Vec::new();
         for (guid, mut table) in routing::multicast(&self.subnet, groups) {
             let Some(node) = self.subnet.nodes.get(&guid) else { continue };
             let Some(switch) = &node.switch else { continue };
-            // What was written and is not wanted any more is cleared; of a fresh switch nothing is known.
+            // Written blocks that are no longer wanted are cleared; the state of a fresh switch is unknown.
             for key in
                 switch.multicast.keys().filter(|(block, _)| only.is_none_or(|only| only.contains(block)))
             {
@@ -227,7 +230,7 @@ impl Sweep {
                     enforce(&mut wanted, &switch.info, enforced.is_some());
                 }
                 if wanted != port.info || port.fresh || port.reregister {
-                    // The state is not touched here; a fresh port's clients are told to register anew.
+                    // This does not change the state; a fresh port's clients are requested to register again.
                     let can = wanted.capabilities.contains(Capabilities::CLIENT_REREGISTRATION);
                     let info = PortInfo {
                         state: PortState::NoChange,
@@ -241,14 +244,14 @@ impl Sweep {
                     Some(switch) if !end => switch.info.partition_enforcement_cap,
                     _ => port.node.partition_cap.max(1),
                 };
-                // A switch port has the table of the port that hangs on it.
+                // A switch port has the table of the port at the other end of its link.
                 if let Some(table) = if end { Some(&port.pkeys) } else { enforced } {
                     let blocks = capacity.div_ceil(PKEY_BLOCK_LEN as u16).min(PKEY_BLOCKS);
                     keys.extend((0..blocks).filter_map(|block| pkey_block(port, table, id, block)));
                 }
             }
         }
-        // Keys before LIDs: what a port is told last makes it usable.
+        // P_Keys before LIDs: the last setting makes a port usable.
         for (id, path, block, values) in keys {
             let step = Step::SetPKeys(id, block, values);
             let is_switch = self.subnet.nodes.get(&id.0).is_some_and(Node::is_switch);
@@ -260,9 +263,9 @@ impl Sweep {
         }
     }
 
-    /// Takes down links that carry data although the other end of a switch port does not answer or take its
-    /// settings. They may be left from a subnet manager that configured the switch before: that end has any
-    /// LID and P_Keys it likes. Such a link comes up again as any other once its end is configured.
+    /// Takes down links that carry data although the other end of a switch port does not answer or accept its
+    /// settings. They may remain from a previous subnet manager that configured the switch: that end may have
+    /// any LID and P_Keys. Such a link comes up again as any other once its end is configured.
     pub(crate) fn take_unconfigured_down(&mut self, now: Instant, counters: &mut Counters) {
         let mut downs = Vec::new();
         let mut unconfigured = BTreeMap::new();
@@ -275,7 +278,7 @@ impl Sweep {
                 }
                 let id = (guid, number);
                 let since = self.unconfigured.get(&id).copied().unwrap_or(now);
-                // Nothing is written to a switch that does not answer.
+                // A switch that does not answer is not written to.
                 let is_due = !self.is_kept(guid) && now.duration_since(since) >= UNCONFIGURED_TIMEOUT;
                 // A switch that refuses is tried again after the same time.
                 unconfigured.insert(id, if is_due { now } else { since });
@@ -290,12 +293,12 @@ impl Sweep {
                 }
             }
         }
-        // Swept again until each is configured or down.
+        // Sweeps continue until each is configured or down.
         self.incomplete |= !unconfigured.is_empty();
         self.unconfigured = unconfigured;
         for (id, path, info) in downs {
             tracing::warn!(
-                "port {} of switch {} is taken down: what is at its other end has not answered or taken its settings for {} s; the \
+                "port {} of switch {} is taken down: the node at its other end has not answered or accepted its settings for {} s; the \
                  link comes up again once it does",
                 id.1,
                 id.0,
@@ -306,13 +309,14 @@ impl Sweep {
         }
     }
 
-    /// Moves all links that are in `from` one state on. Port 0 of a switch moves as well where it has a state.
+    /// Moves all links in state `from` to the next state. Port 0 of a switch moves as well if it has a state.
     pub(crate) fn advance_links(&mut self, phase: Phase, from: PortState, to: PortState) {
         self.phase = phase;
         let mut moves = Vec::new();
         for (&guid, node) in &self.subnet.nodes {
             for (&number, port) in &node.ports {
-                // A link comes up when both ends have what was written: an adapter that refused its keys stays down.
+                // A link comes up when both ends have accepted their settings: an adapter that refused its
+                // keys stays down.
                 let ready = match port.peer {
                     Some(peer) => self.subnet.port(peer).is_some_and(|peer| !peer.fresh),
                     None => node.is_switch() && number == 0,
@@ -335,7 +339,7 @@ impl Sweep {
     }
 }
 
-/// What the PortInfo of port `id` of `node` shall be.
+/// Returns the desired PortInfo of port `id` of `node`.
 fn desired(subnet: &Subnet, node: &Node, id: PortId, config: &SmConfig, port: &Port) -> PortInfo {
     let mut info = port.info;
     let peer = port.peer.and_then(|id| subnet.port(id));
@@ -359,21 +363,21 @@ fn desired(subnet: &Subnet, node: &Node, id: PortId, config: &SmConfig, port: &P
     info
 }
 
-/// The P_Keys that a switch port shall let through: those of the channel adapter at its other end. Between switches
-/// everything passes, since it was looked at where it came in.
+/// Returns the P_Keys that a switch port must pass: those of the channel adapter at its other end. Ports
+/// between switches pass all packets, since the first switch checked them.
 fn guarded<'a>(subnet: &'a Subnet, node: &Node, number: u8, port: &Port) -> Option<&'a KeyTable> {
     let peer = port.peer.filter(|_| node.is_switch() && number > 0)?;
     let other = subnet.nodes.get(&peer.0).filter(|other| !other.is_switch())?;
     Some(&other.ports.get(&peer.1)?.pkeys)
 }
 
-/// True if a switch's ports can look at P_Keys both ways and have room for these.
+/// True if a switch's ports can check P_Keys in both directions and have room for these.
 fn can_enforce(node: &Node, keys: &KeyTable) -> bool {
     let able = node.switch.as_ref().map(|s| s.info).filter(|i| i.enforce_in && i.enforce_out);
     able.is_some_and(|info| usize::from(info.partition_enforcement_cap) >= keys.len())
 }
 
-/// Partition enforcement of a switch port (IBA 14.2.5.6). Raw packets have no P_Key, so they are dropped with it.
+/// Sets partition enforcement of a switch port (IBA 14.2.5.6). It drops raw packets, which have no P_Key.
 const fn enforce(info: &mut PortInfo, able: &SwitchInfo, on: bool) {
     info.pkey_enforce_in = on;
     info.pkey_enforce_out = on;
@@ -381,7 +385,7 @@ const fn enforce(info: &mut PortInfo, able: &SwitchInfo, on: bool) {
     info.filter_raw_out = on && able.filter_raw_out;
 }
 
-/// A block of P_Keys of a port, if it did not confirm it yet.
+/// Returns a block of P_Keys of a port, if the port did not confirm it yet.
 fn pkey_block(
     port: &Port,
     table: &KeyTable,

@@ -1,5 +1,5 @@
-//! Reading back what was written: a host that found its port's M_Key, or a device that lost its tables, must not keep
-//! what the subnet manager did not write.
+//! Reads back what was written. A host that found its port's M_Key, or a device that lost its tables, must
+//! not keep what the subnet manager did not write.
 
 use ib_wire::Guid;
 use ib_wire::smp::{LinearForwardingBlock, MulticastForwardingBlock, PKeyBlock, PortInfo, Smp, attribute};
@@ -9,7 +9,7 @@ use super::sweep::{Phase, Sweep};
 use crate::subnet::{Counters, PortId};
 
 impl Sweep {
-    /// Reads back all that was written to all nodes.
+    /// Reads back everything that was written to all nodes.
     pub(super) fn read_all_back(&mut self) {
         let nodes = &self.subnet.nodes;
         let ports: Vec<PortId> = nodes
@@ -63,8 +63,8 @@ impl Sweep {
         }
     }
 
-    /// Compares what a port or table is with what was written. Of a difference it keeps what is there, so that the sweep
-    /// that it asks for writes it again.
+    /// Compares the read state of a port or table with what was written. It records a difference as the
+    /// present state and requests a sweep, which then writes the desired state again.
     pub(super) fn compare(&mut self, step: &Step, smp: &Smp, counters: &mut Counters) {
         let changed = match *step {
             Step::ReadPort(id) => smp.attribute::<PortInfo>().is_some_and(|info| {
@@ -86,7 +86,7 @@ impl Sweep {
         };
         if changed {
             counters.found_changed += 1;
-            // A full sweep writes it itself.
+            // A full sweep writes it anyway.
             self.wanted |= self.phase == Phase::Rest;
             if !std::mem::replace(&mut self.warned, true) {
                 tracing::warn!(
@@ -98,7 +98,7 @@ impl Sweep {
     }
 }
 
-/// Replaces what is kept by what was read; true if it is another value.
+/// Replaces the recorded value by the read one; true if it differs.
 fn differs<T: PartialEq>(kept: Option<&mut T>, read: Option<T>) -> bool {
     let (Some(kept), Some(read)) = (kept, read) else { return false };
     let changed = *kept != read;
@@ -106,7 +106,7 @@ fn differs<T: PartialEq>(kept: Option<&mut T>, read: Option<T>) -> bool {
     changed
 }
 
-/// A port without what changes by itself: counters.
+/// Returns a port without the fields that change on their own: counters.
 const fn written(info: &PortInfo) -> PortInfo {
     PortInfo { mkey_violations: 0, pkey_violations: 0, qkey_violations: 0, local_port: 0, ..*info }
 }

@@ -13,8 +13,8 @@ pub(crate) type Linear = BTreeMap<u16, [u8; LFT_BLOCK_LEN]>;
 /// Blocks of a multicast forwarding table, by block and position.
 pub(crate) type Multicast = BTreeMap<(u16, u8), [u16; MFT_BLOCK_LEN]>;
 
-/// Links of a switch to other switches: own port and the other switch. A switch that does not answer may still name a
-/// link that the other end has lost.
+/// Returns the links of a switch to other switches: own port and the other end. A switch that does not answer
+/// may still report a link that the other end has lost.
 fn trunks(subnet: &Subnet, switch: Guid) -> impl Iterator<Item = (u8, PortId)> + '_ {
     let ports = subnet.nodes.get(&switch).into_iter().flat_map(|n| n.ports.iter());
     ports.filter(|(n, _)| **n > 0).filter_map(move |(&number, port)| {
@@ -24,7 +24,7 @@ fn trunks(subnet: &Subnet, switch: Guid) -> impl Iterator<Item = (u8, PortId)> +
     })
 }
 
-/// Hops from every switch to `target`.
+/// Returns the number of hops from every switch to `target`.
 fn distances(subnet: &Subnet, target: Guid) -> BTreeMap<Guid, u32> {
     let mut hops = BTreeMap::from([(target, 0)]);
     let mut queue = VecDeque::from([(target, 0)]);
@@ -39,17 +39,17 @@ fn distances(subnet: &Subnet, target: Guid) -> BTreeMap<Guid, u32> {
     hops
 }
 
-/// The switches from a root downwards. Every trunk leads up at one end and down at the other. A way that goes up first and
-/// then only down, and never up again, cannot be part of a circle of packets that wait for each other.
+/// The switches in order from a root downwards. Every trunk leads up at one end and down at the other. A
+/// route that goes up first and then only down cannot be part of a cycle of packets that wait for each other.
 #[derive(Debug)]
 struct Order {
     root: Option<Guid>,
-    /// Hops to the root, then the GUID; less is higher up.
-    place: BTreeMap<Guid, (u32, Guid)>,
+    /// Hops to the root, then the GUID; the smallest is the root.
+    rank: BTreeMap<Guid, (u32, Guid)>,
 }
 
 impl Order {
-    /// The root is the switch that is nearest to all others.
+    /// Selects the switch with the fewest hops to all others as the root.
     fn new(subnet: &Subnet) -> Self {
         let switches = subnet.nodes.iter().filter(|(_, n)| n.is_switch()).map(|(&guid, _)| guid);
         let root = switches.min_by_key(|&guid| {
@@ -57,52 +57,53 @@ impl Order {
             (std::cmp::Reverse(hops.len()), hops.values().sum::<u32>(), guid)
         });
         let hops = root.map(|root| distances(subnet, root)).unwrap_or_default();
-        Self { root, place: hops.into_iter().map(|(guid, d)| (guid, (d, guid))).collect() }
+        Self { root, rank: hops.into_iter().map(|(guid, d)| (guid, (d, guid))).collect() }
     }
 
     fn is_above(&self, a: Guid, b: Guid) -> bool {
-        self.place.get(&a) < self.place.get(&b)
+        self.rank.get(&a) < self.rank.get(&b)
     }
 
-    /// How far every switch is from `home` and how it gets there.
-    fn ways(&self, subnet: &Subnet, home: Guid) -> BTreeMap<Guid, Way> {
-        // All that get there by going down only: these must, since a packet may have come from above.
-        let mut ways = BTreeMap::from([(home, Way::Down(0))]);
+    /// Returns the route of every switch to `home`.
+    fn routes(&self, subnet: &Subnet, home: Guid) -> BTreeMap<Guid, Route> {
+        // First the switches with a route that only goes down. They must use it, since a packet may have come
+        // from above.
+        let mut routes = BTreeMap::from([(home, Route::Down(0))]);
         let mut queue = VecDeque::from([(home, 0)]);
         while let Some((at, d)) = queue.pop_front() {
             for (_, (next, _)) in trunks(subnet, at) {
                 if self.is_above(next, at)
-                    && let Entry::Vacant(entry) = ways.entry(next)
+                    && let Entry::Vacant(entry) = routes.entry(next)
                 {
-                    entry.insert(Way::Down(d + 1));
+                    entry.insert(Route::Down(d + 1));
                     queue.push_back((next, d + 1));
                 }
             }
         }
-        // The others go up; those above them are looked at before them.
+        // The others go up; switches above them are handled first.
         let mut rest: Vec<Guid> =
-            self.place.keys().copied().filter(|guid| !ways.contains_key(guid)).collect();
-        rest.sort_by_key(|guid| self.place.get(guid));
+            self.rank.keys().copied().filter(|guid| !routes.contains_key(guid)).collect();
+        rest.sort_by_key(|guid| self.rank.get(guid));
         for at in rest {
             let above = trunks(subnet, at).map(|(_, (next, _))| next).filter(|&next| self.is_above(next, at));
-            if let Some(hops) = above.filter_map(|next| ways.get(&next)).map(|way| way.hops()).min() {
-                ways.insert(at, Way::Up(hops + 1));
+            if let Some(hops) = above.filter_map(|next| routes.get(&next)).map(|route| route.hops()).min() {
+                routes.insert(at, Route::Up(hops + 1));
             }
         }
-        ways
+        routes
     }
 }
 
-/// How a switch's packets get to another.
+/// The route of a switch to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    /// Downwards all the way.
+enum Route {
+    /// Downwards only.
     Down(u32),
     /// Upwards first.
     Up(u32),
 }
 
-impl Way {
+impl Route {
     const fn hops(self) -> u32 {
         match self {
             Self::Down(hops) | Self::Up(hops) => hops,
@@ -110,8 +111,8 @@ impl Way {
     }
 }
 
-/// The linear forwarding tables of all switches: the shortest of the ways that go up and then down. Where several are equally
-/// short, LIDs are spread over them, also those of one port.
+/// Computes the linear forwarding tables of all switches: the shortest of the routes that go up and then
+/// down. LIDs are spread over equally short routes, including those of one port.
 pub(crate) fn linear(subnet: &Subnet) -> BTreeMap<Guid, Linear> {
     let switches: Vec<Guid> = subnet.nodes.iter().filter(|(_, n)| n.is_switch()).map(|(&g, _)| g).collect();
     let last_block = subnet.last_lid().0 / LFT_BLOCK_LEN as u16;
@@ -120,7 +121,7 @@ pub(crate) fn linear(subnet: &Subnet) -> BTreeMap<Guid, Linear> {
     let order = Order::new(subnet);
     let mut known: BTreeMap<Guid, BTreeMap<Guid, Vec<u8>>> = BTreeMap::new();
     for end in subnet.end_ports() {
-        // The switch that the port hangs on, and that switch's port.
+        // The switch that the port is connected to, and that switch's port.
         let home = if end.node.is_switch() { Some((end.id.0, 0)) } else { end.port.peer };
         let Some((home, exit)) = home else { continue };
         let exits = known.entry(home).or_insert_with(|| exits(subnet, &order, home));
@@ -144,23 +145,24 @@ pub(crate) fn linear(subnet: &Subnet) -> BTreeMap<Guid, Linear> {
     tables
 }
 
-/// The ports of every switch that lead to `home` on the shortest way.
+/// Returns the ports of every switch that lead to `home` on a shortest route.
 fn exits(subnet: &Subnet, order: &Order, home: Guid) -> BTreeMap<Guid, Vec<u8>> {
-    let ways = order.ways(subnet, home);
-    let leads = |at: Guid, way: Way, next: Guid| match (way, ways.get(&next)) {
-        (Way::Down(hops), Some(&Way::Down(left))) => order.is_above(at, next) && left + 1 == hops,
-        (Way::Up(hops), Some(left)) => order.is_above(next, at) && left.hops() + 1 == hops,
+    let routes = order.routes(subnet, home);
+    let leads = |at: Guid, route: Route, next: Guid| match (route, routes.get(&next)) {
+        (Route::Down(hops), Some(&Route::Down(left))) => order.is_above(at, next) && left + 1 == hops,
+        (Route::Up(hops), Some(left)) => order.is_above(next, at) && left.hops() + 1 == hops,
         _ => false,
     };
-    let ports = |at, way| {
-        let on_the_way = trunks(subnet, at).filter(move |(_, (next, _))| leads(at, way, *next));
-        on_the_way.map(|(port, _)| port).collect()
+    let ports = |at, route| {
+        let on_the_route = trunks(subnet, at).filter(move |(_, (next, _))| leads(at, route, *next));
+        on_the_route.map(|(port, _)| port).collect()
     };
-    ways.iter().map(|(&at, &way)| (at, ports(at, way))).collect()
+    routes.iter().map(|(&at, &route)| (at, ports(at, route))).collect()
 }
 
-/// The multicast forwarding tables of all switches; `groups` are the ports that receive each multicast LID. Every
-/// group uses the same spanning tree; a branch is taken only where a receiver lies behind it, from any sender.
+/// Computes the multicast forwarding tables of all switches; `groups` are the ports that receive each
+/// multicast LID. Every group uses the same spanning tree, restricted to branches with a receiver behind
+/// them, from any sender.
 pub(crate) fn multicast(subnet: &Subnet, groups: &BTreeMap<Lid, Vec<PortId>>) -> BTreeMap<Guid, Multicast> {
     let tree = spanning_tree(subnet);
     let mut tables: BTreeMap<Guid, Multicast> =
@@ -177,7 +179,7 @@ pub(crate) fn multicast(subnet: &Subnet, groups: &BTreeMap<Lid, Vec<PortId>>) ->
                 exits.entry(switch).or_default().insert(exit);
             }
         }
-        // Leads every switch of the tree towards each receiving one.
+        // Leads every switch of the tree towards each receiver's switch.
         let homes: Vec<Guid> = exits.keys().copied().collect();
         for home in homes {
             for (switch, port) in towards(&tree, home) {
@@ -200,10 +202,10 @@ pub(crate) fn multicast(subnet: &Subnet, groups: &BTreeMap<Lid, Vec<PortId>>) ->
     tables
 }
 
-/// Edges of the tree, both ways: own port and the other switch.
+/// Edges of the tree, in both directions: own port and the other switch.
 type Tree = BTreeMap<Guid, Vec<(u8, Guid)>>;
 
-/// The switch ports that are part of the tree.
+/// Returns the switch ports that are part of the tree.
 pub(crate) fn branches(subnet: &Subnet) -> BTreeSet<PortId> {
     let tree = spanning_tree(subnet);
     tree.iter().flat_map(|(&guid, edges)| edges.iter().map(move |&(port, _)| (guid, port))).collect()
@@ -226,7 +228,7 @@ fn spanning_tree(subnet: &Subnet) -> Tree {
     tree
 }
 
-/// For every switch of the tree but `home`: the port that leads to `home`.
+/// Returns, for every switch of the tree but `home`, the port that leads to `home`.
 fn towards(tree: &Tree, home: Guid) -> Vec<(Guid, u8)> {
     let mut out = Vec::new();
     let mut seen = BTreeSet::from([home]);

@@ -1,40 +1,40 @@
-//! The packets of a sweep, each with what it is for.
+//! The packets of a sweep, each with its purpose.
 
 use ib_wire::smp::{DirectedPath, PKEY_BLOCK_LEN};
 use ib_wire::{Guid, PKey};
 
 use crate::subnet::PortId;
 
-/// What an outstanding packet is for.
+/// Purpose of an outstanding packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Who is there? Found by the port named, or the manager's own node.
+    /// Discovers a node behind the switch port `from`, or the manager's own node.
     NodeInfo { path: DirectedPath, from: Option<PortId> },
-    /// Its name.
+    /// Reads a node's name.
     NodeDescription(Guid),
-    /// Its forwarding tables' sizes.
+    /// Reads the sizes of a switch's forwarding tables.
     SwitchInfo(Guid),
-    /// State of a port.
+    /// Reads the state of a port.
     PortInfo(PortId),
-    /// A block of P_Keys is written.
+    /// Writes a block of P_Keys.
     SetPKeys(PortId, u16, [PKey; PKEY_BLOCK_LEN]),
-    /// A port is configured or brought up.
+    /// Configures a port, or changes its state.
     SetPortInfo(PortId),
-    /// Limits of the forwarding tables are written, or a state change is acknowledged.
+    /// Writes limits of the forwarding tables, or acknowledges a state change.
     SetSwitchInfo(Guid),
-    /// A block of the linear table is written.
+    /// Writes a block of the linear table.
     SetLinear(Guid, u16, [u8; 64]),
-    /// A block of the multicast table is written.
+    /// Writes a block of the multicast table.
     SetMulticast(Guid, u16, u8, [u16; 32]),
-    /// Light sweep: did a port change?
+    /// Light sweep: checks whether a port changed.
     Probe,
-    /// A port that was configured is read back.
+    /// Reads back a port that was configured.
     ReadPort(PortId),
-    /// A block of P_Keys that was written is read back.
+    /// Reads back a block of P_Keys.
     ReadPKeys(PortId, u16),
-    /// A block of the linear table that was written is read back.
+    /// Reads back a block of the linear table.
     ReadLinear(Guid, u16),
-    /// A block of the multicast table that was written is read back.
+    /// Reads back a block of the multicast table.
     ReadMulticast(Guid, u16, u8),
 }
 
@@ -46,7 +46,7 @@ impl Step {
         )
     }
 
-    /// The port that a step goes to, where it is known; of a switch that the step is for, port 0.
+    /// Returns the port that a step goes to, if it is known; port 0 if the step is for a switch.
     pub(super) const fn target(&self) -> Option<PortId> {
         match *self {
             Self::NodeInfo { .. } | Self::Probe => None,

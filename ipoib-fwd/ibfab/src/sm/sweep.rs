@@ -1,4 +1,4 @@
-//! The sweep: its phases, what it sends, and what becomes of answers and of losses.
+//! The sweep: its phases, its packets, and the handling of answers and losses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,66 +14,67 @@ use super::step::Step;
 use super::transaction::Transactions;
 use crate::subnet::{Counters, MKeys, Node, OwnSwitches, PortId, SmConfig, Subnet, SwitchState};
 
-/// Most P_Keys that a port is given.
+/// Most P_Keys of a port.
 pub(super) const MAX_PKEYS: usize = 128;
-/// How long a link that carries data stays up while one end of it cannot be configured: twice the lease of a
+/// Longest time for which a link carries data while one end of it cannot be configured: twice the lease of a
 /// predecessor's M_Keys.
 pub(super) const UNCONFIGURED_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where the sweep is. Each phase ends when all its packets are answered or given up.
+/// Phase of the sweep. Each phase ends when all its packets are answered or given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// Nothing is known yet, or the last sweep is over.
     Rest,
-    /// Nodes and links are found.
+    /// Discovers nodes and links.
     Discover,
-    /// Branches of multicast trees that are no more are cut, so that no mixture of an old tree and a new one is a loop.
+    /// Cuts branches of multicast trees that are no longer wanted, so that no mixture of an old and a new
+    /// tree has a loop.
     Prune,
-    /// LIDs, P_Keys, MTUs, forwarding tables.
+    /// Writes LIDs, P_Keys, MTUs and forwarding tables.
     Configure,
-    /// Links from INIT to ARMED.
+    /// Moves links from INIT to ARMED.
     Arm,
-    /// Links from ARMED to ACTIVE.
+    /// Moves links from ARMED to ACTIVE.
     Activate,
 }
 
-/// The sweep and what it works on.
+/// The sweep and its state.
 #[derive(Debug)]
 pub(crate) struct Sweep {
     pub phase: Phase,
     pub subnet: Subnet,
     pub smps: Transactions<Step>,
     pub(super) m_keys: Option<MKeys>,
-    /// Where switches may be.
+    /// The fabric's own switches, and the ports that may lead to others.
     pub(super) own: OwnSwitches,
     pub(super) generation: u64,
-    /// Switch ports whose other end did not answer, or whose state is not known.
+    /// Switch ports whose other end did not answer, or whose state is unknown.
     pub(super) silent: Vec<PortId>,
-    /// Switches that did not answer and are kept. Nothing is sent to them and to hosts at them.
+    /// Switches that did not answer and are kept. Nothing is sent to them or to hosts at them.
     pub(super) kept: BTreeSet<Guid>,
     /// Switch ports that are part of the multicast tree.
     pub(super) branches: BTreeSet<PortId>,
-    /// Masks that a block was cut to in this sweep, and the block with the branches that it had before.
+    /// Masks to which a block was cut in this sweep, and the block with its previous branches.
     pub(super) uncut: Vec<([u16; 32], MulticastBlock)>,
     /// Hosts that do not answer.
     pub(super) mute: MuteHosts,
     /// Nodes with the GUID of another one.
     pub(super) duplicates: Duplicates,
-    /// P_Keys and forwarding tables are read back this time.
+    /// This sweep reads back P_Keys and forwarding tables.
     pub(super) reads_back: bool,
-    /// A difference was reported this time.
+    /// This sweep has reported a difference.
     pub(super) warned: bool,
-    /// Ports that did not take their settings, which is reported once.
+    /// Ports that did not accept their settings; each is reported once.
     pub(super) refused: BTreeSet<PortId>,
-    /// Switch ports that carry data although their other end cannot be configured, and since when.
+    /// Switch ports that carry data although their other end cannot be configured, and the time since when.
     pub(super) unconfigured: BTreeMap<PortId, Instant>,
-    /// A branch that shall be cut may still be there, so nothing is grafted in this sweep.
+    /// A branch that must be cut may still exist, so this sweep adds no branch.
     pub unpruned: bool,
-    /// Something did not answer: look again at the next occasion.
+    /// A node did not answer: another sweep follows at the next opportunity.
     pub incomplete: bool,
-    /// The same, of something that nobody looks for apart from sweeps.
+    /// The same, for a node that only sweeps query.
     pub retry: bool,
-    /// A sweep was asked for while one was going on or held off.
+    /// A sweep was requested while one was in progress or held off.
     pub wanted: bool,
 }
 
@@ -103,7 +104,7 @@ impl Sweep {
         }
     }
 
-    /// Begins to look around; `reads_back`: and reads back what was written.
+    /// Starts the discovery; with `reads_back`, also reads back what was written.
     pub(crate) fn start(&mut self, reads_back: bool) {
         self.reads_back = reads_back;
         self.warned = false;
@@ -116,10 +117,10 @@ impl Sweep {
         self.silent.clear();
         self.kept.clear();
         self.duplicates.start();
-        self.ask_node(DirectedPath::LOCAL, None);
+        self.query_node(DirectedPath::LOCAL, None);
     }
 
-    /// Asks every switch whether a port of it changed, and reads everything back that was written.
+    /// Checks every switch for a port change, and reads back everything that was written.
     pub(crate) fn probe(&mut self) {
         self.reads_back = true;
         self.warned = false;
@@ -130,7 +131,7 @@ impl Sweep {
         self.read_all_back();
     }
 
-    /// True if a step goes to a switch that did not answer and is kept, or to a host there.
+    /// True if a step goes to a silent switch that is kept, or to a host at one.
     fn is_to_kept(&self, step: &Step) -> bool {
         let Some(id) = step.target().filter(|_| !self.kept.is_empty()) else { return false };
         let home = self.subnet.port(id).and_then(|port| port.peer).filter(|_| !self.is_switch(id.0));
@@ -158,13 +159,13 @@ impl Sweep {
         self.push(step, Smp { mkey, ..Smp::directed(Method::Get, Tid(0), id, modifier, path) });
     }
 
-    /// The M_Key of the port that a step goes to; 0 if it is not known, which does for finding out what is there.
+    /// Returns the M_Key of the port that a step goes to; 0 if it is unknown, which suffices for discovery.
     fn m_key(&self, step: &Step) -> u64 {
         let is_first = matches!(step, Step::NodeDescription(_) | Step::SwitchInfo(_));
         let Some((guid, number)) = step.target().filter(|_| !is_first) else { return 0 };
         let (Some(keys), Some(node)) = (self.m_keys, self.subnet.nodes.get(&guid)) else { return 0 };
-        // The first packets that write go with the key that the port shows: when the lease of another subnet manager's key
-        // is over, that key. Those that follow the Set of PortInfo go with ours.
+        // The first packets that write use the key that the port shows: that of another subnet manager once
+        // its lease is over. Those that follow the Set of PortInfo use our key.
         let first = match step {
             Step::SetPKeys(..) => true,
             Step::SetPortInfo((_, number)) => node.is_end_port(*number),
@@ -187,11 +188,11 @@ impl Sweep {
         self.push(step, smp.with(value));
     }
 
-    pub(super) fn ask_node(&mut self, path: DirectedPath, from: Option<PortId>) {
+    pub(super) fn query_node(&mut self, path: DirectedPath, from: Option<PortId>) {
         self.get(Step::NodeInfo { path, from }, attribute::NODE_INFO, 0, &path);
     }
 
-    /// Takes the answer to a step.
+    /// Handles the answer to a step.
     pub(crate) fn answered(&mut self, step: Step, smp: &Smp, config: &SmConfig, counters: &mut Counters) {
         if !smp.status().is_ok() {
             counters.smp_refused += 1;
@@ -260,7 +261,7 @@ impl Sweep {
         }
     }
 
-    /// A step got no answer.
+    /// Handles a step without an answer.
     pub(crate) fn lost(&mut self, now: Instant, step: Step) {
         match self.host_of(&step) {
             Some((at, path)) => self.mute.strike(now, at, path),
@@ -269,7 +270,7 @@ impl Sweep {
         self.failed(step);
     }
 
-    /// The answer to a step came after this many repetitions.
+    /// Notes that the answer to a step came after this number of retransmissions.
     pub(crate) fn waited(&mut self, now: Instant, step: &Step, repeats: u32) {
         if let Some((at, path)) = self.host_of(step).filter(|_| repeats > 0) {
             self.mute.late(now, at, path, repeats);
@@ -279,7 +280,8 @@ impl Sweep {
         }
     }
 
-    /// The switch port of the host that a step asks, and the path to the host; `None` if a switch is asked.
+    /// Returns the switch port of the host that a step queries, and the path to the host; `None` if it
+    /// queries a switch.
     fn host_of(&self, step: &Step) -> Option<(PortId, DirectedPath)> {
         match *step {
             Step::NodeInfo { path, from: Some(from) } => Some((from, path)),
@@ -301,9 +303,9 @@ impl Sweep {
         }
     }
 
-    /// A step got no answer, or a bad one.
+    /// Handles a step without an answer, or with an error.
     fn failed(&mut self, step: Step) {
-        // What was not read back this time is read back the next time.
+        // The next sweep reads back what was not read back in this one.
         self.incomplete |= !step.reads_back();
         match step {
             Step::Probe => self.wanted = true,
@@ -312,15 +314,15 @@ impl Sweep {
                     self.phase == Phase::Prune && self.leaves_stray(guid, block, position, &masks);
             }
             Step::NodeInfo { from: Some(port), .. } => self.silent.push(port),
-            // What is behind these ports is not known.
+            // The nodes behind these ports are unknown.
             Step::SwitchInfo(guid) => {
                 let ports = self.subnet.nodes.get(&guid).into_iter().flat_map(|node| node.ports.keys());
                 self.silent.extend(ports.map(|&number| (guid, number)));
             }
             Step::PortInfo(id) if self.is_switch(id.0) => self.silent.push(id),
             Step::SetPortInfo(id) if self.refused.insert(id) => tracing::warn!(
-                "port {} of node {} does not take its settings: it does not answer, or it has an M_Key of somebody else; \
-                 a link that is not up stays down until it does, and one that is up is taken down after {} s",
+                "port {} of node {} does not accept its settings: it does not answer, or has the M_Key of another subnet manager; \
+                 a link that is down stays down until it does; one that is up is taken down after {} s",
                 id.1,
                 id.0,
                 UNCONFIGURED_TIMEOUT.as_secs()

@@ -1,4 +1,5 @@
-//! Subnet management packets that wait for their answers: a window of them, sent again a bounded number of times.
+//! Subnet management packets that await their answers: a window of them, retransmitted a limited number of
+//! times.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use ib_wire::smp::Smp;
 
 use crate::subnet::TransactionIds;
 
-/// One packet that is out.
+/// An outstanding packet.
 #[derive(Debug)]
 struct Outstanding<S> {
     step: S,
@@ -18,7 +19,7 @@ struct Outstanding<S> {
     tries: u32,
 }
 
-/// Requests with the step of the sweep that each belongs to.
+/// Requests, each with the sweep step that it belongs to.
 #[derive(Debug)]
 pub(crate) struct Transactions<S> {
     waiting: VecDeque<(S, Smp)>,
@@ -46,7 +47,7 @@ impl<S> Transactions<S> {
         self.waiting.push_back((step, smp));
     }
 
-    /// Gives up the steps that `which` names, whose answers do not matter any more. True if there were any.
+    /// Abandons the steps selected by `which`. True if there were any.
     pub(crate) fn abandon(&mut self, which: impl Fn(&S) -> bool) -> bool {
         let before = self.waiting.len() + self.out.len();
         self.waiting.retain(|(step, _)| !which(step));
@@ -54,12 +55,12 @@ impl<S> Transactions<S> {
         self.waiting.len() + self.out.len() != before
     }
 
-    /// True if nothing waits or is out.
+    /// True if no request waits or is outstanding.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.out.is_empty()
     }
 
-    /// Sends what the window allows.
+    /// Sends requests as the window allows.
     pub(crate) fn send(&mut self, now: Instant, to: &mut VecDeque<Mad>) {
         while self.out.len() < self.window {
             let Some((step, mut smp)) = self.waiting.pop_front() else { break };
@@ -69,11 +70,11 @@ impl<S> Transactions<S> {
         }
     }
 
-    /// Takes an answer. Returns its step, and how often the request was repeated; `None` if nothing waits for it.
+    /// Handles an answer. Returns its step and the number of retransmissions; `None` if no request matches.
     pub(crate) fn answer(&mut self, smp: &Smp) -> Option<(S, u32)> {
         let tid = smp.header.tid.0;
         let request = &self.out.get(&tid)?.smp;
-        // The path identifies the sender: each switch of ours checks that an answer on its way back came by it.
+        // The path identifies the sender: each of our switches checks that an answer came back by its path.
         let hops = usize::from(request.hop_count()) + 1;
         let fits = smp.header.method == Method::GetResp
             && smp.is_returning()
@@ -82,19 +83,19 @@ impl<S> Transactions<S> {
             && smp.header.modifier == request.header.modifier
             && smp.hop_count() == request.hop_count()
             && smp.initial_path.get(1..hops) == request.initial_path.get(1..hops);
-        // A busy agent is asked again when the time is up (IBA 13.4.7).
+        // A busy agent is queried again when the timeout is over (IBA 13.4.7).
         if !fits || smp.status().is_busy() {
             return None;
         }
         self.out.remove(&tid).map(|o| (o.step, o.tries - 1))
     }
 
-    /// When the next packet is due.
+    /// Returns when the next packet is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.out.values().map(|o| o.due).min()
     }
 
-    /// Sends due packets again; returns the steps that were given up.
+    /// Retransmits due packets; returns the steps that were given up.
     pub(crate) fn expire(&mut self, now: Instant, to: &mut VecDeque<Mad>) -> Vec<S> {
         let mut lost = Vec::new();
         for (tid, o) in &mut self.out {

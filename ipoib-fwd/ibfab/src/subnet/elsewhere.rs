@@ -1,5 +1,5 @@
-//! Where the LIDs of the subnet cannot come from: behind a port that leads to switches of others, which do not look at
-//! the sources of packets, a host could take the LID of any port.
+//! Source LIDs that a port must not accept. Switches of another owner do not check the sources of packets:
+//! behind a port that leads to them, a host could take the LID of any port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,11 @@ use ib_wire::{Guid, Lid};
 use super::{OwnSwitches, PortId, Subnet};
 
 impl Subnet {
-    /// The LIDs that no packet has as its source where it comes in by a port that leads to switches of others: those of
-    /// all ports that are not behind it. Where these switches have several links to our own, packets between our own may come
-    /// through them, and no LID is refused. A port whose other end is not known is left out.
+    /// Returns, for each port that leads to switches of another owner, the LIDs that no packet may have as
+    /// its source there: those of all ports that are not behind it.
+    ///
+    /// If these switches have several links to our own, packets between our own may pass through them, and no
+    /// LID is refused. A port whose other end is unknown is omitted.
     pub(crate) fn elsewhere(&self, own: &OwnSwitches) -> BTreeMap<PortId, BTreeSet<Lid>> {
         let mut elsewhere = BTreeMap::new();
         for &entry in &own.others {
@@ -30,7 +32,8 @@ impl Subnet {
         elsewhere
     }
 
-    /// The switches of others that are joined with `first`, and the ports of our own switches that lead to them.
+    /// Returns the switches of another owner that are connected with `first`, and the ports of our own
+    /// switches that lead to them.
     fn behind(&self, first: Guid, own: &OwnSwitches) -> (BTreeSet<Guid>, BTreeSet<PortId>) {
         let (mut behind, mut entries) = (BTreeSet::new(), BTreeSet::new());
         let mut next = vec![first];

@@ -1,4 +1,4 @@
-//! Which LIDs a port has.
+//! Assignment of LIDs to ports.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{PortId, Subnet};
 /// First and last unicast LID.
 const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
 
-/// The LIDs of a port: 2^`lmc` of them in order, the first a multiple of their number (IBA 4.1.3, 7.11.1).
+/// The LIDs of a port: 2^`lmc` consecutive ones, the first a multiple of their number (IBA 4.1.3, 7.11.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LidBlock {
     pub base: Lid,
@@ -22,7 +22,7 @@ impl LidBlock {
         (1 << self.lmc.get()) - 1
     }
 
-    /// True if the LID is one of the port's. The first one of a port without LIDs is 0, which is nobody's.
+    /// True if the LID is one of the port's. A port without LIDs has the base 0, which is not a valid LID.
     pub(crate) const fn contains(self, lid: Lid) -> bool {
         lid.0 != 0 && self.base.0 == lid.0 & !self.offsets()
     }
@@ -35,16 +35,16 @@ impl LidBlock {
         (self.base.0..=self.last().0).map(Lid)
     }
 
-    /// True if a port may have these where the tables have room for LIDs below `limit`.
+    /// True if a port may have these LIDs, given tables with room for LIDs below `limit`.
     fn is_valid(self, limit: u16) -> bool {
         self.base.0 & self.offsets() == 0 && UNICAST.contains(&self.base.0) && self.last().0 < limit
     }
 }
 
 impl Subnet {
-    /// Gives every end port its LIDs, 2^`lmc` to an adapter's and one to port 0 of a switch: the subnet manager's port
-    /// `first`, the others what they had, or the lowest free ones, also where several come with the same. `limit` is the
-    /// number of LIDs that the switches' tables can hold.
+    /// Assigns LIDs to every end port, 2^`lmc` to an adapter's and one to port 0 of a switch. The subnet
+    /// manager's port gets `first`. The others keep the LIDs that they had, or get the lowest free ones, also
+    /// if several report the same LID. `limit` is the number of LIDs that the switches' tables can hold.
     pub(crate) fn assign_lids(&mut self, manager: Guid, first: Lid, limit: u16, lmc: Lmc) {
         self.by_guid.clear();
         self.by_lid.clear();
@@ -57,7 +57,7 @@ impl Subnet {
                 }
             }
         }
-        // The manager first, then ports known for long, then those that bring a LID along.
+        // The manager first, then known ports, then new ports that report a LID.
         wanted.sort_by_key(|(g, id, had)| (*g != manager, !self.lids.contains_key(g), had.base.0 == 0, *id));
         let of_present = wanted.iter().map(|(_, _, had)| usize::from(had.offsets()) + 1).sum::<usize>();
         let of_known = self.lids.values().map(|lids| usize::from(lids.offsets()) + 1).sum::<usize>();
@@ -67,8 +67,8 @@ impl Subnet {
         }
         self.lids.insert(manager, LidBlock { base: first, lmc: Lmc::new(0) });
         let mut taken: BTreeSet<Lid> = self.lids.values().flat_map(|lids| lids.iter()).collect();
-        // LIDs that several new ports bring go to none of them: one of them
-        // may want another one's packets.
+        // LIDs that several new ports report are assigned to none of them: one of the ports may be after
+        // packets of another.
         let mut brought = BTreeSet::new();
         for (guid, _, had) in wanted.iter().filter(|(guid, ..)| !self.lids.contains_key(guid)) {
             if had.base.0 != 0 && !brought.insert(had.base) {
@@ -85,7 +85,7 @@ impl Subnet {
             }
             let is_free = |lids: &LidBlock| lids.iter().all(|lid| !taken.contains(&lid));
             let lids = match self.lids.get(&guid) {
-                // A node that was an adapter and is a switch now keeps its LID alone.
+                // A node that changed from an adapter to a switch keeps only its first LID.
                 Some(&lids) if lids.lmc == had.lmc || guid == manager => Some(lids),
                 _ if had.is_valid(limit) && is_free(&had) => Some(had),
                 _ => {

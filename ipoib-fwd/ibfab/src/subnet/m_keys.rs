@@ -1,4 +1,4 @@
-//! M_Keys of the subnet's ports (IBA 14.2.4), which only the subnet manager knows.
+//! M_Keys of the subnet's ports (IBA 14.2.4), which are known only to the subnet manager.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,19 +9,21 @@ use siphasher::sip::SipHasher24;
 
 use super::{Node, PortId};
 
-/// Protection of M_Keys: without the key everybody may read, nobody sees the key, and nobody may write (IBA 14.2.4.1).
+/// Protection of M_Keys: without the key, every requester may read, but cannot see the key and cannot write
+/// (IBA 14.2.4.1).
 const PROTECT_WRITES: u8 = 1;
 
-/// Seconds after which the key of a subnet manager that is gone protects a port no more, so that the next one can
-/// take it over (IBA 14.2.4.3). The subnet manager reads every port with its key several times in that time.
+/// Lease of a key in seconds: afterwards the key of a subnet manager that is gone no longer protects a port,
+/// and the next one can take the port over (IBA 14.2.4.3). The subnet manager reads every port with its key
+/// several times in that time.
 const LEASE: u16 = 30;
 
-/// The secret from which each port's M_Key follows. Every port has another one: its device sees it in management
-/// packets, and must not change other ports or switches with it.
+/// The secret from which each port's M_Key is derived. Every port has a different key: its device sees the
+/// key in management packets, and must not be able to change other ports or switches with it.
 #[derive(Clone, Copy)]
 pub struct MKeys([u8; 16]);
 
-// A key is no text for logs.
+// A key must not appear in logs.
 impl fmt::Debug for MKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("MKeys(…)")
@@ -29,21 +31,22 @@ impl fmt::Debug for MKeys {
 }
 
 impl MKeys {
-    /// M_Keys of these 128 bits.
+    /// Derives M_Keys from these 128 bits.
     #[must_use]
     pub const fn new(secret: [u8; 16]) -> Self {
         Self(secret)
     }
 
-    /// M_Keys that nobody can guess.
+    /// Creates unpredictable M_Keys.
     #[must_use]
     pub fn random() -> Self {
         let half = || RandomState::new().build_hasher().finish();
         Self(((u128::from(half()) << 64) | u128::from(half())).to_be_bytes())
     }
 
-    /// The key of a port with `port` as its GUID, of a channel adapter at port `at` of a switch or of a switch; never 0,
-    /// which is no key. A node that claims to be another one is at another port, and gets another key.
+    /// Returns the key of a port with the GUID `port`, of a channel adapter at port `at` of a switch, or of a
+    /// switch. It is never 0, which means no key. A node that claims to be another one is at another port,
+    /// and gets a different key.
     pub(crate) fn of(self, at: Option<PortId>, node: Guid, port: Guid) -> u64 {
         let (switch, number) = at.unwrap_or_default();
         let mut hasher = SipHasher24::new_with_key(&self.0);
@@ -54,14 +57,15 @@ impl MKeys {
         hasher.finish().max(1)
     }
 
-    /// The key of a port that was found; those of a switch have one key, that of port 0.
+    /// Returns the key of a discovered port. The ports of a switch share one key, that of port 0.
     pub(crate) fn of_port(self, node: &Node, number: u8) -> Option<u64> {
         let port = node.ports.get(&if node.is_switch() { 0 } else { number })?;
         let at = port.peer.filter(|_| !node.is_switch());
         Some(self.of(at, port.node.node_guid, port.guid))
     }
 
-    /// `info` with the key and its protection; `lasts`: for ever, as of a switch that ends with its subnet manager.
+    /// Returns `info` with the key and its protection. `lasts` disables the lease, as for a switch that exits
+    /// together with its subnet manager.
     pub(crate) fn protect(info: PortInfo, key: u64, lasts: bool) -> PortInfo {
         let mkey_lease = if lasts { 0 } else { LEASE };
         PortInfo { mkey: key, mkey_protect: ProtectBits::new(PROTECT_WRITES), mkey_lease, ..info }
@@ -73,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_port_and_every_run_has_another_key() {
+    fn every_port_and_every_run_has_a_different_key() {
         let (keys, others) = (MKeys::random(), MKeys::random());
         let at = |number| Some((Guid(9), number));
         let key = keys.of(at(1), Guid(1), Guid(2));

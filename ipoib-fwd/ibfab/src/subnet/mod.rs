@@ -1,4 +1,4 @@
-//! The subnet: what was last seen of it, and what it shall be. Subnet manager and subnet administration both stand on it.
+//! State of the subnet, discovered and desired. Subnet manager and subnet administration share it.
 
 mod counters;
 mod elsewhere;
@@ -25,40 +25,41 @@ pub(crate) use rate::{rate_of_gbits, slower, speed};
 pub use settings::{OwnSwitches, SmConfig};
 pub(crate) use transaction_ids::TransactionIds;
 
-/// Names a port: GUID of its node and its number.
+/// Identifies a port: GUID of its node and its number.
 pub type PortId = (Guid, u8);
 
 /// A port of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
-    /// Its GUID; of a switch's external ports that of port 0.
+    /// Its GUID; an external port of a switch has that of port 0.
     pub guid: Guid,
-    /// What its node said of itself by this port: who claims to be another port of a node says nothing about this one.
+    /// NodeInfo that the node returned by this port. A node that claims to be another port of a node has no
+    /// effect on this one.
     pub node: NodeInfo,
-    /// The way there.
+    /// The directed path to it.
     pub path: DirectedPath,
-    /// What it last said.
+    /// PortInfo that it last returned.
     pub info: PortInfo,
-    /// First of the LIDs that it shall have; 0 for external ports of switches.
+    /// First of its desired LIDs; 0 for external ports of switches.
     pub lid: Lid,
-    /// How many LIDs it shall have: 2^`lmc`.
+    /// Desired number of LIDs: 2^`lmc`.
     pub lmc: Lmc,
     /// The other end of its link.
     pub peer: Option<PortId>,
-    /// P_Keys that it shall have.
+    /// Desired P_Keys.
     pub pkeys: KeyTable,
     /// Blocks of P_Keys that it confirmed.
     pub programmed: BTreeMap<u16, [PKey; 32]>,
-    /// Not configured since it was found or came back.
+    /// True if it was not configured since it was discovered or came back.
     pub fresh: bool,
-    /// To be told to join and subscribe anew.
+    /// True if its clients must be requested to join and subscribe again.
     pub reregister: bool,
-    /// Sweep that last saw it.
+    /// The sweep that last saw it.
     pub generation: u64,
 }
 
 impl Port {
-    /// The LIDs that it shall have.
+    /// Returns its desired LIDs.
     pub(crate) const fn lids(&self) -> LidBlock {
         LidBlock { base: self.lid, lmc: self.lmc }
     }
@@ -68,12 +69,12 @@ impl Port {
             && !matches!(self.info.state, PortState::Down | PortState::NoChange)
     }
 
-    /// The keys that this port and another may talk with, as they stand in this port's table.
+    /// Returns the keys with which this port and another may communicate, as in this port's table.
     pub(crate) fn shared_pkeys<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = PKey> + 'a {
         self.pkeys.keys().filter(|a| other.pkeys.keys().any(|b| a.matches(b)))
     }
 
-    /// True if this port may know of another: they can talk, or they are the same.
+    /// True if this port may know of another: they can communicate, or they are the same.
     pub(crate) fn may_see(&self, other: &Self) -> bool {
         self.guid == other.guid || self.shared_pkeys(other).next().is_some()
     }
@@ -84,7 +85,7 @@ impl Port {
     }
 }
 
-/// Forwarding tables of a switch as it confirmed them.
+/// Forwarding tables of a switch, as it confirmed them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SwitchState {
     pub info: SwitchInfo,
@@ -108,36 +109,36 @@ impl Node {
         self.switch.is_some()
     }
 
-    /// Ports that have a LID of their own: all of an adapter, port 0 of a switch.
+    /// True for ports with a LID of their own: all of an adapter, port 0 of a switch.
     pub(crate) fn is_end_port(&self, port: u8) -> bool {
         !self.is_switch() || port == 0
     }
 }
 
-/// What a finished discovery changed.
+/// Changes that a discovery found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
-    /// Ports that came.
+    /// Ports that appeared.
     pub arrived: Vec<Guid>,
-    /// Ports that went, with the P_Keys that they had.
+    /// Ports that disappeared, with the P_Keys that they had.
     pub departed: Vec<(Guid, Vec<PKey>)>,
-    /// Ports that lost their state: their memberships and subscriptions mean nothing any more.
+    /// Ports that lost their state: their memberships and subscriptions are void.
     pub restarted: Vec<Guid>,
 }
 
-/// The nodes and how they are reached.
+/// The nodes and the paths to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subnet {
     pub prefix: u64,
     pub nodes: BTreeMap<Guid, Node>,
-    /// First LIDs by port GUID; kept for ports that went away, so that they get the same again.
+    /// First LIDs by port GUID; kept for ports that disappeared, so that they get the same LIDs again.
     lids: BTreeMap<Guid, LidBlock>,
     by_guid: BTreeMap<Guid, PortId>,
-    /// By the first LID of each port.
+    /// Ports by their first LID.
     by_lid: BTreeMap<Lid, PortId>,
 }
 
-/// A port with what belongs to it.
+/// An end port with its node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndPort<'a> {
     pub id: PortId,
@@ -169,12 +170,12 @@ impl Subnet {
         Some(EndPort { id, node, port: node.ports.get(&id.1)? })
     }
 
-    /// All ports that have LIDs.
+    /// Returns all ports that have LIDs.
     pub(crate) fn end_ports(&self) -> impl Iterator<Item = EndPort<'_>> {
         self.by_lid.values().filter_map(|&id| self.end_port(id))
     }
 
-    /// By any of a port's LIDs.
+    /// Finds a port by any of its LIDs.
     pub(crate) fn by_lid(&self, lid: Lid) -> Option<EndPort<'_>> {
         let (_, &id) = self.by_lid.range(..=lid).next_back()?;
         self.end_port(id).filter(|end| end.port.lids().contains(lid))
@@ -184,21 +185,21 @@ impl Subnet {
         self.end_port(*self.by_guid.get(&guid)?)
     }
 
-    /// By GID: the subnet's prefix and a port GUID.
+    /// Finds a port by GID: the subnet's prefix and a port GUID.
     pub(crate) fn by_gid(&self, gid: Gid) -> Option<EndPort<'_>> {
         if gid.prefix() == self.prefix { self.by_guid(gid.id()) } else { None }
     }
 
-    /// Has ports told to join and subscribe anew.
+    /// Marks ports whose clients must join and subscribe again.
     pub(crate) fn reregister(&mut self, ports: &BTreeSet<Guid>) {
         for port in self.nodes.values_mut().flat_map(|n| n.ports.values_mut()) {
             port.reregister |= ports.contains(&port.guid) && port.lid != Lid(0);
         }
     }
 
-    /// Keeps what did not answer the sweep `generation` though the switch port that leads to it, one of `silent`, has its
-    /// link: a host that stands still for a moment shall not lose its groups, nor all those behind a switch whose
-    /// answers are late. Returns the switches that are kept.
+    /// Keeps nodes that did not answer the sweep `generation` although the switch port that leads to them,
+    /// one of `silent`, has its link. A host that stalls for a moment must not lose its groups, nor must all
+    /// hosts behind a switch whose answers are late. Returns the switches that are kept.
     pub(crate) fn keep_silent(&mut self, silent: &[PortId], generation: u64) -> BTreeSet<Guid> {
         let mut unseen: BTreeMap<PortId, Vec<PortId>> = BTreeMap::new();
         for (&guid, node) in &self.nodes {
@@ -215,14 +216,14 @@ impl Subnet {
                 let Some(node) = self.nodes.get(&id.0) else { continue };
                 let is_switch = node.is_switch();
                 let is_read = is_switch && node.generation == generation;
-                // A switch that answered by another path was read by that one.
+                // A switch that answered by another path was read by that path.
                 if is_read && !switches.contains(&id.0) {
                     continue;
                 }
                 if let Some(port) = self.port_mut(at) {
                     port.peer = Some(id);
                 }
-                // It is kept by another port of its own already.
+                // It is already kept by another port of its own.
                 if is_read {
                     continue;
                 }
@@ -242,7 +243,7 @@ impl Subnet {
         switches
     }
 
-    /// Removes what the sweep `generation` did not see.
+    /// Removes nodes and ports that the sweep `generation` did not see.
     pub(crate) fn forget_unseen(&mut self, generation: u64) {
         self.nodes.retain(|_, node| node.generation == generation);
         for node in self.nodes.values_mut() {
@@ -259,25 +260,25 @@ impl Subnet {
         }
     }
 
-    /// Switch ports with a channel adapter at their other end, and its LIDs.
+    /// Returns switch ports with a channel adapter at their other end, and its LIDs.
     pub(crate) fn sources(&self) -> BTreeMap<PortId, LidBlock> {
         let adapters = self.end_ports().filter(|end| !end.node.is_switch());
         adapters.filter_map(|end| Some((end.port.peer?, end.port.lids()))).collect()
     }
 
-    /// The highest LID in use.
+    /// Returns the highest LID in use.
     pub(crate) fn last_lid(&self) -> Lid {
         self.end_ports().last().map_or(Lid(0), |end| end.port.lids().last())
     }
 
-    /// The MTU that a link's two ends can both do.
+    /// Returns the MTU that both ends of a link support.
     pub(crate) fn link_mtu(&self, port: &Port) -> Mtu {
         let own = port.info.mtu_cap.mtu().unwrap_or(Mtu::B256);
         let other = port.peer.and_then(|peer| self.port(peer));
         own.min(other.map_or(own, |p| p.info.mtu_cap.mtu().unwrap_or(Mtu::B256)))
     }
 
-    /// MTU and rate of a port's link.
+    /// Returns the MTU and rate of a port's link.
     pub(crate) fn abilities(&self, port: &Port) -> (Mtu, Rate) {
         let own = rate::of_port(&port.info);
         let other = port.peer.and_then(|peer| self.port(peer)).map_or(own, |p| rate::of_port(&p.info));

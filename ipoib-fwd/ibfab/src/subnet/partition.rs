@@ -1,4 +1,5 @@
-//! Partitions: who may talk with whom (IBA 10.9), and the P_Key tables that follow from them.
+//! Partitions, which define the ports that may communicate (IBA 10.9), and the P_Key tables that follow from
+//! them.
 
 use ib_wire::smp::PKEY_BLOCK_LEN;
 use ib_wire::{Guid, Mtu, PKey, QKey, Rate, ServiceLevel};
@@ -12,7 +13,7 @@ pub struct Partition {
     pub name: String,
     /// Key; its membership bit is ignored.
     pub pkey: PKey,
-    /// Its broadcast group is there from the start.
+    /// Its broadcast group exists from the start.
     pub ipoib: bool,
     /// Q_Key of the broadcast group.
     pub qkey: QKey,
@@ -22,42 +23,42 @@ pub struct Partition {
     pub rate: Rate,
     /// Service level of the broadcast group.
     pub sl: ServiceLevel,
-    /// Who belongs to it.
+    /// Its members.
     pub members: Members,
 }
 
-/// What a member may do.
+/// Membership of a port in a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Membership {
-    /// Talks with full members only.
+    /// Communicates with full members only.
     Limited,
-    /// Talks with every member.
+    /// Communicates with every member.
     Full,
 }
 
-/// How a partition names a port.
+/// Reference of a partition to a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Member {
-    /// The port with this GUID, wherever it is.
+    /// The port with this GUID, at any switch port.
     Guid(Guid),
-    /// Whatever hangs on this port of a switch.
+    /// The port at the other end of this switch port.
     At(PortId),
 }
 
 /// The ports of a partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Members {
-    /// Ports by name; they come before `others`.
+    /// Ports by reference; they take precedence over `others`.
     pub named: Vec<(Member, Membership)>,
-    /// What all other ports are; `None`: no members.
+    /// Membership of all other ports; `None`: no members.
     pub others: Option<Membership>,
 }
 
 impl Members {
-    /// Every port is a full member.
+    /// All ports as full members.
     pub const ALL: Self = Self { named: Vec::new(), others: Some(Membership::Full) };
 
-    /// What a port is that hangs on port `at` of a switch.
+    /// Returns the membership of a port that is connected to port `at` of a switch.
     fn of(&self, port: Guid, at: Option<PortId>) -> Option<Membership> {
         let is = |m: &Member| match *m {
             Member::Guid(guid) => guid == port,
@@ -83,13 +84,14 @@ impl Partition {
         }
     }
 
-    /// Its key as full members have it.
+    /// Returns its key with full membership.
     #[must_use]
     pub const fn full_key(&self) -> PKey {
         PKey(self.pkey.0 | 0x8000)
     }
 
-    /// The key as it stands in the table of `port`, which hangs on port `at` of a switch. `None` if it is no member.
+    /// Returns the key for the table of `port`, which is connected to port `at` of a switch. `None` if it is
+    /// not a member.
     #[must_use]
     pub fn key_of(&self, port: Guid, at: Option<PortId>) -> Option<PKey> {
         self.members.of(port, at).map(|membership| match membership {
@@ -99,13 +101,14 @@ impl Partition {
     }
 }
 
-/// The P_Key table of a port. A key stays in its place as long as it is there, since queue pairs name it by its index.
+/// The P_Key table of a port. A key keeps its index as long as it exists, since queue pairs refer to it by
+/// index.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct KeyTable(Vec<PKey>);
 
 impl KeyTable {
-    /// Takes over `wanted`: what is not wanted any more leaves a hole, what is new fills one. At most `capacity` keys;
-    /// returns how many found no place.
+    /// Applies `wanted`: a key that is no longer wanted leaves a hole, a new one fills a hole. At most
+    /// `capacity` keys; returns the number of keys for which there was no room.
     pub(crate) fn follow(&mut self, wanted: &[PKey], capacity: usize) -> usize {
         let with_base = |base: u16| wanted.iter().copied().find(|k| base != 0 && k.base() == base);
         for key in &mut self.0 {
@@ -125,7 +128,7 @@ impl KeyTable {
                 left_out += 1;
             }
         }
-        // Management datagrams go by the first key.
+        // Management datagrams use the first key.
         if self.0.first().is_some_and(|k| k.base() == 0)
             && let Some(other) = self.0.iter().position(|k| k.base() != 0)
         {
@@ -134,28 +137,28 @@ impl KeyTable {
         left_out
     }
 
-    /// The keys without the holes.
+    /// Returns the keys without the holes.
     pub(crate) fn keys(&self) -> impl Iterator<Item = PKey> + '_ {
         self.0.iter().copied().filter(|k| k.base() != 0)
     }
 
-    /// The key of this partition, whatever the membership.
+    /// Returns the key of this partition, with either membership.
     pub(crate) fn key(&self, pkey: PKey) -> Option<PKey> {
         self.keys().find(|k| k.base() == pkey.base())
     }
 
-    /// Place of the first key that goes with one of `other`'s.
+    /// Returns the index of the first key that matches one of `other`'s.
     pub(crate) fn shared_index(&self, other: &Self) -> Option<u16> {
         let at = self.0.iter().position(|a| other.keys().any(|b| a.matches(b)))?;
         u16::try_from(at).ok()
     }
 
-    /// Entries, holes among them, that a port needs for it.
+    /// Returns the number of entries, including holes, that a port needs for it.
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// A block as it is written to the port.
+    /// Returns a block as it is written to the port.
     pub(crate) fn block(&self, number: u16) -> [PKey; PKEY_BLOCK_LEN] {
         let mut keys = [PKey(0); PKEY_BLOCK_LEN];
         let from = self.0.iter().skip(usize::from(number) * PKEY_BLOCK_LEN);
@@ -171,20 +174,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_keep_their_places() {
+    fn keys_keep_their_indexes() {
         let keys = |list: &[u16]| list.iter().map(|&k| PKey(k)).collect::<Vec<_>>();
         let mut table = KeyTable::default();
         assert_eq!(table.follow(&keys(&[0xffff, 0x8001, 0x8002]), 4), 0);
         assert_eq!(table.follow(&keys(&[0xffff, 0x8002]), 4), 0);
         assert_eq!(table.block(0)[..4], keys(&[0xffff, 0, 0x8002, 0]));
         assert_eq!(table.keys().count(), 2);
-        assert_eq!(table.key(PKey(0x8000)), None, "a hole is no partition");
-        // Another membership in the same place, a new key in the hole.
+        assert_eq!(table.key(PKey(0x8000)), None, "a hole is not a partition");
+        // Another membership at the same index, a new key in the hole.
         assert_eq!(table.follow(&keys(&[0xffff, 0x8003, 0x0002]), 4), 0);
         assert_eq!(table.block(0)[..4], keys(&[0xffff, 0x8003, 0x0002, 0]));
         assert_eq!(table.follow(&keys(&[0xffff, 0x8003, 2, 0x8004, 0x8005, 0x8006]), 4), 2);
         assert_eq!(table.block(0)[..5], keys(&[0xffff, 0x8003, 0x0002, 0x8004, 0]));
-        // The first place is never a hole.
+        // Index 0 is never a hole.
         assert_eq!(table.follow(&keys(&[0x8003, 2]), 4), 0);
         assert_eq!(table.block(0)[..4], keys(&[0x8003, 0, 0x0002, 0]));
         let many: Vec<PKey> = (1..=100).map(|n| PKey(0x8000 | n)).collect();

@@ -1,4 +1,4 @@
-//! Static rates: what a link gives, and how codes compare.
+//! Static rates: the rate of a link, and the order of rate codes.
 
 use ib_wire::Rate;
 use ib_wire::smp::{LinkWidth, PortInfo};
@@ -7,28 +7,28 @@ use ib_wire::smp::{LinkWidth, PortInfo};
 const RATES: [u16; 17] =
     [25, 100, 300, 50, 200, 400, 600, 800, 1200, 140, 560, 1120, 1680, 250, 1000, 2000, 3000];
 
-/// 10 Gb/s: what is assumed of a link that does not say.
+/// 10 Gb/s: the default for a link that reports no rate.
 const ASSUMED: Rate = Rate::new(3);
 
-/// Gb/s times ten of a code; `None` for codes that name no rate.
+/// Returns a code's rate in Gb/s times ten; `None` for codes without a rate.
 #[must_use]
 pub(crate) fn speed(rate: Rate) -> Option<u16> {
     RATES.get(usize::from(rate.code()).checked_sub(2)?).copied()
 }
 
-/// The code of so many Gb/s.
+/// Returns the code of a rate in Gb/s.
 #[must_use]
 pub(crate) fn rate_of_gbits(gbits: f64) -> Option<Rate> {
     (2..=18).map(Rate::new).find(|&rate| speed(rate).is_some_and(|s| f64::from(s) == gbits * 10.0))
 }
 
-/// The slower of two.
+/// Returns the slower of two rates.
 #[must_use]
 pub(crate) fn slower(a: Rate, b: Rate) -> Rate {
     if speed(a) <= speed(b) { a } else { b }
 }
 
-/// The rate of a port's link by its active width and speed.
+/// Returns the rate of a port's link, from its active width and speed.
 #[must_use]
 pub(crate) fn of_port(info: &PortInfo) -> Rate {
     let lanes = match info.width_active {

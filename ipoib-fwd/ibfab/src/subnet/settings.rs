@@ -1,4 +1,4 @@
-//! What the subnet manager is told.
+//! Settings of the subnet manager.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use ib_wire::{Gid, Guid, Lid, PKey, TimeoutCode};
 
 use super::{MKeys, Partition, PortId};
 
-/// The fabric's own switches, and where others may be.
+/// The fabric's own switches, and the ports that may lead to others.
 #[derive(Clone, Default, Debug)]
 pub struct OwnSwitches {
-    /// Their GUIDs; without any a switch may be anywhere.
+    /// Their GUIDs; if empty, a switch may be anywhere.
     pub guids: BTreeSet<Guid>,
     /// Their ports that lead to each other.
     pub trunks: BTreeSet<PortId>,
-    /// Their ports that lead to switches of others.
+    /// Their ports that lead to switches of another owner.
     pub others: BTreeSet<PortId>,
 }
 
@@ -43,7 +43,7 @@ impl OwnSwitches {
 /// Configuration of the embedded subnet manager.
 #[derive(Clone, Debug)]
 pub struct SmConfig {
-    /// GUID of the port that the subnet manager sits behind (the switch's port 0).
+    /// GUID of the subnet manager's port (the switch's port 0).
     pub port_guid: Guid,
     /// Subnet prefix.
     pub subnet_prefix: u64,
@@ -51,57 +51,60 @@ pub struct SmConfig {
     pub hop_limit: u8,
     /// LID mask control of adapters' ports: each has 2^`lmc` LIDs. Port 0 of a switch has one.
     pub lmc: Lmc,
-    /// First LID to give out; the subnet manager's port gets it.
+    /// First LID to assign; the subnet manager's port gets it.
     pub first_lid: Lid,
-    /// Partitions. The default partition is always there for management, listed or not.
+    /// Partitions. The default partition always exists for management, even if it is not listed.
     pub partitions: Vec<Partition>,
     /// SubnetTimeOut of every port, and packet life time of every path.
     pub subnet_timeout: TimeoutCode,
-    /// Wait this long for the answer to an SMP before sending it again.
+    /// Timeout of an SMP before it is sent again.
     pub smp_timeout: Duration,
-    /// Send an SMP this often before the node counts as gone.
+    /// Number of times that an SMP is sent before the node counts as gone.
     pub smp_tries: u32,
-    /// Most SMPs that are out at the same time.
+    /// Most outstanding SMPs.
     pub smp_window: usize,
     /// Time between light sweeps.
     pub sweep_interval: Duration,
-    /// Time between the end of one sweep and the start of the next, however many traps ask for it.
+    /// Shortest time between the end of one sweep and the start of the next, regardless of the number of
+    /// traps.
     pub sweep_hold_off: Duration,
     /// Most nodes that are managed; further ones are ignored and counted.
     pub max_nodes: usize,
     /// Most multicast groups.
     pub max_groups: usize,
-    /// Most multicast groups that one port makes.
+    /// Most multicast groups that one port creates.
     pub max_groups_of_a_port: usize,
-    /// Most pairs of ports that are examined for one request for paths.
+    /// Most pairs of ports that are examined for one PathRecord query.
     pub max_path_pairs: usize,
-    /// Most event subscriptions, and reports that wait for their confirmation.
+    /// Most event subscriptions, and reports that await confirmation.
     pub max_subscriptions: usize,
-    /// Most event subscriptions of one port, and reports to it that wait for their confirmation before there are more.
+    /// Most event subscriptions of one port; also the most unconfirmed reports to it before further ones are
+    /// held back.
     pub max_subscriptions_of_a_port: usize,
     /// Most events that are kept for subscribers that have not confirmed earlier ones.
     pub max_events: usize,
-    /// Wait this long for the answer to an event report before sending it again.
+    /// Timeout of an event report before it is sent again.
     pub report_timeout: Duration,
-    /// Send an event report this often.
+    /// Number of times that an event report is sent.
     pub report_tries: u32,
-    /// SM_Key of clients that may see who is in a group; 0 = none may.
+    /// SM_Key of clients that may list the members of a group; 0 = no client may.
     pub sm_key: u64,
-    /// M_Keys of all ports; `None`: ports have no M_Key, and every host can change them.
+    /// M_Keys of all ports; `None`: ports have no M_Key, and every host can change their settings.
     pub m_keys: Option<MKeys>,
-    /// Where switches may be.
+    /// Ports that may lead to switches.
     pub own: OwnSwitches,
     /// Seed of transaction ids.
     pub seed: u64,
 }
 
 impl SmConfig {
-    /// The P_Keys of a port that hangs on port `at` of a switch: the default partition first, then the others in the
-    /// order of the configuration. Where no default partition is configured everybody is a limited member of it, and
-    /// subnet administration the only full one: it can be reached, and nobody else by it.
+    /// Returns the P_Keys of a port that is connected to port `at` of a switch: the default partition first,
+    /// then the others in the order of the configuration. If no default partition is configured, every port
+    /// is a limited member of it, and subnet administration is the only full one. Ports can then reach subnet
+    /// administration by it, and no other port.
     #[must_use]
     pub fn pkeys_of(&self, port: Guid, at: Option<PortId>) -> Vec<PKey> {
-        // The port of subnet administration is a full member of everything.
+        // The port of subnet administration is a full member of every partition.
         let key = |p: &Partition| {
             if port == self.port_guid { Some(p.full_key()) } else { p.key_of(port, at) }
         };
@@ -112,7 +115,7 @@ impl SmConfig {
         first.into_iter().chain(others).collect()
     }
 
-    /// Defaults for a subnet manager behind `port_guid`: one default partition, prefix fe80::/64.
+    /// Returns defaults for a subnet manager at `port_guid`: one default partition, prefix fe80::/64.
     #[must_use]
     pub fn new(port_guid: Guid) -> Self {
         Self {

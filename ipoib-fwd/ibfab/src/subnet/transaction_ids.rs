@@ -1,11 +1,11 @@
-//! Transaction ids that nobody can predict.
+//! Unpredictable transaction IDs.
 
 use std::hash::Hasher;
 
 use ib_wire::Tid;
 use siphasher::sip::SipHasher24;
 
-/// A source of transaction ids: a keyed hash (SipHash-2-4) of a counter.
+/// A source of transaction IDs: a keyed hash (SipHash-2-4) of a counter.
 #[derive(Debug)]
 pub(crate) struct TransactionIds {
     key: [u8; 16],
@@ -13,12 +13,12 @@ pub(crate) struct TransactionIds {
 }
 
 impl TransactionIds {
-    /// Ids of this seed; `purpose` makes several sources of one seed differ.
+    /// Creates a source from this seed; `purpose` makes several sources of one seed differ.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         Self { key: ((u128::from(seed) << 64) | u128::from(purpose)).to_be_bytes(), next: 0 }
     }
 
-    /// The next id.
+    /// Returns the next ID.
     pub(crate) fn next(&mut self) -> Tid {
         self.next = self.next.wrapping_add(1);
         let mut hasher = SipHasher24::new_with_key(&self.key);

@@ -11,7 +11,7 @@ use ib_wire::{Guid, Lid, PKey, Qpn};
 use super::port::common_info;
 use super::{DropReason, Switch, SwitchConfig};
 
-/// What port 0 and the agent behind it are.
+/// State of port 0 and of the agent behind it.
 #[derive(Debug)]
 pub(super) struct Agent {
     guid: Guid,
@@ -19,7 +19,7 @@ pub(super) struct Agent {
     pub(super) port0: PortInfo,
     pub(super) guard: MKeyGuard,
     pub(super) pkeys: PKeyBlock,
-    /// Of what port 0 sends and gets; it has one lane, and nobody else's place to take.
+    /// SL to VL mapping of packets to and from port 0; it has one data lane, and no effect on other ports.
     lanes: Vec<LaneMap>,
     arbitration: ArbitrationTables,
 }
@@ -57,7 +57,7 @@ impl Agent {
         self.guid
     }
 
-    /// Index of the key of port 0's table that goes with `pkey`.
+    /// Returns the index of the key in port 0's table that matches `pkey`.
     pub(super) fn pkey_index(&self, pkey: PKey) -> Option<u16> {
         self.pkeys.keys.iter().position(|key| key.matches(pkey)).and_then(|at| u16::try_from(at).ok())
     }
@@ -66,14 +66,14 @@ impl Agent {
         self.pkeys.keys.get(usize::from(index)).copied().filter(|key| key.base() != 0)
     }
 
-    /// Port 0 as an answer shows it.
+    /// Returns port 0's PortInfo for the answer to `smp`.
     fn port0_for(&self, smp: &Smp) -> PortInfo {
         let mut info = self.port0;
         self.guard.show(smp, &mut info);
         info
     }
 
-    /// Sets what a subnet manager may set of port 0.
+    /// Sets the fields of port 0 that a subnet manager may set.
     fn set_port0(&mut self, want: &PortInfo) -> Result<(), MadStatus> {
         let unicast = want.lid.0 != 0 && want.lid < Lid::FIRST_MULTICAST;
         if !unicast || want.lmc.get() != 0 {
@@ -92,8 +92,8 @@ impl Agent {
     }
 }
 
-/// Where a `Set` of the logical state leads (IBA 7.2.7, 14.2.5.6): up one step at a time, or down, from where a port
-/// whose link is up comes back to Init.
+/// Returns the state after a `Set` of the logical state (IBA 7.2.7, 14.2.5.6): one step up at a time, or
+/// down. A port whose link is up returns from Down to Init.
 fn next_state(now: PortState, want: PortState) -> Result<PortState, MadStatus> {
     match (now, want) {
         (_, PortState::NoChange) => Ok(now),
@@ -110,7 +110,8 @@ fn index(port: u32) -> Option<usize> {
 }
 
 impl Switch {
-    /// Answers a `Get` or `Set` that came in by port `ingress`, unless it must not be answered.
+    /// Returns the answer to a `Get` or `Set` that arrived by port `ingress`, or the reason why there is
+    /// none.
     pub(super) fn answer(&mut self, smp: Smp, ingress: u8) -> Result<Smp, DropReason> {
         if !self.agent.guard.admits(&smp) {
             return Err(DropReason::MKey);
@@ -122,7 +123,7 @@ impl Switch {
         Ok(answer.answer(outcome.err().unwrap_or(MadStatus::OK)))
     }
 
-    /// Fills the data of `answer` with the attribute that `smp` asks for.
+    /// Fills the data of `answer` with the attribute that `smp` requests.
     fn get(&mut self, smp: &Smp, ingress: u8, answer: &mut Smp) -> Result<(), MadStatus> {
         let modifier = smp.header.modifier;
         let invalid = MadStatus::INVALID_FIELD;
@@ -168,7 +169,8 @@ impl Switch {
         Ok(())
     }
 
-    /// The lanes of packets that leave by a port, by the port that they came in by; 0 is the switch itself.
+    /// Returns the SL to VL mappings of packets that leave by a port, by the port that they arrived by; 0 is
+    /// the switch itself.
     fn lanes(&mut self, egress: u8) -> Result<&mut [LaneMap], MadStatus> {
         let maps = match index(egress.into()) {
             None => &mut self.agent.lanes,
@@ -177,7 +179,7 @@ impl Switch {
         Ok(maps)
     }
 
-    /// The block that a modifier names.
+    /// Returns the block that a modifier names.
     fn arbitration(&mut self, modifier: u32) -> Result<&mut VlArbitrationBlock, MadStatus> {
         let (block, port) = VlArbitrationBlock::place(modifier);
         let tables = match index(port.into()) {
@@ -187,7 +189,7 @@ impl Switch {
         tables.block(block).ok_or(MadStatus::INVALID_FIELD)
     }
 
-    /// Carries a `Set` out.
+    /// Carries out a `Set`.
     fn set(&mut self, smp: &Smp) -> Result<(), MadStatus> {
         let modifier = smp.header.modifier;
         let invalid = MadStatus::INVALID_FIELD;
@@ -207,7 +209,7 @@ impl Switch {
             self.info.default_multicast_primary = want.default_multicast_primary;
             self.info.default_multicast_not_primary = want.default_multicast_not_primary;
             self.info.life_time = want.life_time;
-            // Written as one to clear it.
+            // Writing 1 clears it.
             self.info.port_state_change &= !want.port_state_change;
             return Ok(());
         }
@@ -246,7 +248,7 @@ impl Switch {
         }
     }
 
-    /// Sets what a subnet manager may set of an external port.
+    /// Sets the fields of an external port that a subnet manager may set.
     fn set_port(&mut self, at: usize, want: &PortInfo) -> Result<(), MadStatus> {
         let invalid = MadStatus::INVALID_FIELD;
         let port = self.ports.get_mut(at).ok_or(invalid)?;

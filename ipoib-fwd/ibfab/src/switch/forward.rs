@@ -1,4 +1,4 @@
-//! Data packets: in by one port, out by others.
+//! Data packets: forwarding from one port to others.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::port::{Blocked, DropReason, Hurry};
 use super::tables::PortSet;
 use super::{HEAD_OF_QUEUE_LIFE, HURRY, LONG_WAIT, PASSING, Switch};
 
-/// Most bytes of a packet beside its payload, LRH to VCRC.
+/// Most bytes of a packet in addition to its payload, LRH to VCRC.
 const MAX_OVERHEAD: usize = 126 + VCRC_LEN;
 
-/// The LRH of a packet whose outer lengths are right, and its P_Key; raw packets have none.
+/// Returns the LRH of a packet with valid outer lengths, and its P_Key; raw packets have none.
 fn check(packet: &[u8], crcs: Crcs) -> Result<(Lrh, Option<PKey>), DropReason> {
     let head = packet.first_chunk::<LRH_LEN>().ok_or(DropReason::Malformed)?;
     let (lrh, lnh, words) = Lrh::from_bytes(head);
@@ -35,13 +35,13 @@ fn check(packet: &[u8], crcs: Crcs) -> Result<(Lrh, Option<PKey>), DropReason> {
     Ok((lrh, Some(Bth::from_bytes(bth).0.pkey)))
 }
 
-/// True if a packet says that it is of the management lane.
+/// True if the header of a packet names the management lane.
 pub(super) fn is_management(packet: &[u8]) -> bool {
     packet.first_chunk::<LRH_LEN>().is_some_and(|head| Lrh::from_bytes(head).0.vl == VirtualLane::MANAGEMENT)
 }
 
 impl Switch {
-    /// Takes one packet that came in by port index `at`; false if it has to wait.
+    /// Handles one packet that arrived by port index `at`; false if it must wait.
     pub(super) fn take(&mut self, at: usize, packet: &[u8], crcs: Crcs, now: Instant) -> bool {
         let outcome = check(packet, crcs).and_then(|(lrh, pkey)| {
             if lrh.vl == VirtualLane::MANAGEMENT {
@@ -66,7 +66,7 @@ impl Switch {
             true
         });
         if let (true, Some(port)) = (taken && !is_management(packet), self.ports.get_mut(at)) {
-            // The next packet begins to wait by itself.
+            // The wait of the next packet starts separately.
             let unicast = port.blocked.take().filter(|blocked| blocked.egress.is_some());
             if let (Some(blocked), Some(budget)) = (unicast, &mut port.wait_budget) {
                 budget.spend(blocked.since, now);
@@ -87,7 +87,7 @@ impl Switch {
         }
     }
 
-    /// Unicast.
+    /// Forwards a unicast packet.
     fn relay(
         &mut self,
         at: usize,
@@ -118,8 +118,8 @@ impl Switch {
         Ok(true)
     }
 
-    /// Multicast: to all ports of the group except its ingress. It leaves at once where there is room, and
-    /// waits for the others until one deadline, which is the same for all of them.
+    /// Forwards a multicast packet to all ports of the group except its ingress. It leaves at once by ports
+    /// with room, and waits for the others until one deadline, which is the same for all of them.
     fn spread(
         &mut self,
         at: usize,
@@ -168,14 +168,15 @@ impl Switch {
         } else if let Some(port) = self.ports.get_mut(at)
             && waited >= if port.wait_budget.is_some() { PASSING } else { LONG_WAIT }
         {
-            // All others have been sent to before.
+            // The others have already been sent the packet.
             let since = hurry.map_or(now, |hurry| hurry.until + waited);
             port.hurry = Some(Hurry { past: slow, until: since + HURRY * waited });
         }
         Ok(!waits)
     }
 
-    /// Is the way from port index `at` out by `egress` open for a packet of this length, service level and partition?
+    /// Checks that a packet of this length, service level and partition may pass from port index `at` to
+    /// `egress`.
     fn may_leave(
         &mut self,
         (at, egress): (usize, usize),
@@ -208,7 +209,8 @@ impl Switch {
         }
     }
 
-    /// True if data that came in by port index `at` waits no longer for an egress: the link between switches there has waited enough.
+    /// True if data that arrived by port index `at` no longer waits for an egress: the link between switches
+    /// there has used up its wait budget.
     fn is_too_slow(&mut self, at: usize, egress: u8, since: Instant, waited: Duration) -> bool {
         let Some(port) = self.ports.get_mut(at) else { return false };
         if port.wait_budget.is_some_and(|budget| waited >= budget.limit(since)) {
@@ -217,7 +219,8 @@ impl Switch {
         port.slow.has(egress)
     }
 
-    /// An egress took a packet that came in by port index `at`. With room for another one it is waited for again.
+    /// Notes that an egress accepted a packet from port index `at`. If it has room for another one, later
+    /// packets wait for it again.
     fn note_room(&mut self, at: usize, egress: u8) {
         if self.ports.get(at).is_some_and(|port| port.slow.has(egress)) {
             let out = self.ports.get_mut(usize::from(egress).wrapping_sub(1));
@@ -229,15 +232,15 @@ impl Switch {
         }
     }
 
-    /// Counts a packet that the egress did not take.
+    /// Counts a packet that the egress did not accept.
     fn discard(&mut self, egress: usize) {
         if let Some(port) = self.ports.get_mut(egress) {
             port.discards += 1;
         }
     }
 
-    /// True if the egress can take the packet now, false if the packet has to wait; an error if it has waited
-    /// for too long (`is_overdue`), or the receiver takes nothing.
+    /// True if the egress can accept the packet now, false if the packet must wait. An error if it has waited
+    /// for too long (`is_overdue`), or the receiver is stalled.
     fn has_room(&mut self, egress: usize, len: usize, is_overdue: bool) -> Result<bool, DropReason> {
         let port = self.ports.get_mut(egress).ok_or(DropReason::NoRoute)?;
         if port.has_room(len) {

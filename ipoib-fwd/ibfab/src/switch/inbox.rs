@@ -1,24 +1,24 @@
-//! Datagrams for the subnet manager behind port 0: subnet management apart from the rest, and with a share
-//! for each port, so that a flood from one port loses only what came in by the same port.
+//! Queue of datagrams for the subnet manager behind port 0. Subnet management is separate from the rest, and
+//! each port has a share: a flood from one port loses only datagrams that arrived by that port.
 
 use std::collections::VecDeque;
 
 use ib_wire::mad::Mad;
 
-/// Subnet management packets of one port that wait: several times what a subnet manager has out at once.
+/// Most waiting subnet management packets of one port: several times the window of a subnet manager.
 pub(super) const MAX_SMPS: usize = 64;
-/// Other datagrams of one port that wait.
+/// Most other waiting datagrams of one port.
 pub(super) const MAX_OTHERS: usize = 512;
 
 /// A queue for each port, served round robin.
 #[derive(Debug)]
 struct Lane {
     queues: Vec<VecDeque<Mad>>,
-    /// Datagrams in all of them.
+    /// Number of datagrams in all queues.
     len: usize,
     /// The port that is served next.
     next: usize,
-    /// Most that wait in one of them.
+    /// Most datagrams in one queue.
     share: usize,
 }
 
@@ -51,7 +51,7 @@ impl Lane {
     }
 }
 
-/// All that waits.
+/// All waiting datagrams.
 #[derive(Debug)]
 pub(super) struct Inbox {
     smps: Lane,
@@ -61,18 +61,18 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// For datagrams that come in by ports 1 to `ports`, or from the switch itself, 0.
+    /// Creates queues for datagrams that arrive by ports 1 to `ports`, or from the switch itself, 0.
     pub(super) fn new(ports: u8) -> Self {
         let queues = usize::from(ports) + 1;
         Self { smps: Lane::new(queues, MAX_SMPS), others: Lane::new(queues, MAX_OTHERS), smps_next: true }
     }
 
-    /// Adds a datagram that came in by a port; false if the port's share is used up.
+    /// Adds a datagram that arrived by a port; false if the port's share is used up.
     pub(super) fn push(&mut self, ingress: u8, is_smp: bool, mad: Mad) -> bool {
         if is_smp { self.smps.push(ingress, mad) } else { self.others.push(ingress, mad) }
     }
 
-    /// Takes the next one: of both kinds in turn.
+    /// Takes the next datagram, alternating between both kinds.
     pub(super) fn pop(&mut self) -> Option<Mad> {
         self.smps_next = !self.smps_next;
         let [first, second] = if self.smps_next {

@@ -1,4 +1,4 @@
-//! Management packets: subnet management on its own lane, and everything to and from port 0.
+//! Management packets: subnet management on its own lane, and all packets to and from port 0.
 
 use std::time::Instant;
 
@@ -13,33 +13,33 @@ use ib_wire::{Gid, Lid, PKey, QKey, Qpn, ServiceLevel};
 
 use super::{DropReason, Switch};
 
-/// The datagram of a UD packet to queue pair `qpn`.
+/// Returns the datagram of a UD packet to queue pair `qpn`.
 fn datagram<'p>(packet: &Packet<'p>, qpn: Qpn) -> Option<(Deth, &'p [u8; MAD_LEN])> {
     let Extended::Deth(deth) = *packet.extended() else { return None };
     let right = packet.bth().opcode == Opcode::UdSendOnly && packet.bth().dest_qpn == qpn;
     Some((deth, packet.payload().try_into().ok()?)).filter(|_| right)
 }
 
-/// True unless a directed-route packet that came in by port `ingress` cannot have come there by its route: so a host
-/// answers for no other node.
-fn is_at_its_place(smp: &Smp, dlid: Lid, ingress: u8) -> bool {
+/// False for a directed-route packet that cannot have arrived by port `ingress` on its route. So a host
+/// cannot answer for another node.
+fn is_on_its_route(smp: &Smp, dlid: Lid, ingress: u8) -> bool {
     if !smp.is_directed() {
         return true;
     }
     let pointer = smp.hop_pointer();
     if dlid != Lid::PERMISSIVE {
-        // The parts of a route that go by LID come before and behind the directed one (IBA 14.2.2).
+        // The LID-routed parts of a route are before and after the directed part (IBA 14.2.2).
         return !(1..=smp.hop_count()).contains(&pointer);
     }
     if smp.is_returning() {
-        // An answer comes back by the port that its request left by.
+        // An answer comes back by the port by which its request left.
         return smp.initial_path.get(usize::from(pointer)) == Some(&ingress);
     }
     smp.header.method != Method::GetResp
 }
 
 impl Switch {
-    /// Takes a packet of the management lane that came in by port index `at`.
+    /// Handles a packet of the management lane that arrived by port index `at`.
     pub(super) fn take_smp(&mut self, at: usize, bytes: &[u8], crcs: Crcs) {
         let ingress = at as u8 + 1;
         if let Err(reason) = self.try_smp(ingress, bytes, crcs) {
@@ -52,7 +52,7 @@ impl Switch {
         let (_, mad) = datagram(&packet, Qpn::SMI).ok_or(DropReason::BadManagement)?;
         let mut smp = Smp::from_mad(mad).map_err(|_| DropReason::BadManagement)?;
         let Lrh { dlid, slid, .. } = *packet.lrh();
-        // Only a packet that goes from hop to hop needs no LID of its sender.
+        // Only a packet that goes from hop to hop needs no source LID.
         if slid != Lid::PERMISSIVE {
             if let Some(port) = self.ports.get(usize::from(ingress) - 1) {
                 port.admits_source(slid)?;
@@ -61,7 +61,7 @@ impl Switch {
         } else if !smp.is_directed() || dlid != Lid::PERMISSIVE {
             return Err(DropReason::SourceLid);
         }
-        if !is_at_its_place(&smp, dlid, ingress) {
+        if !is_on_its_route(&smp, dlid, ingress) {
             return Err(DropReason::BadRoute);
         }
         if dlid != Lid::PERMISSIVE && dlid != self.lid() {
@@ -84,7 +84,7 @@ impl Switch {
         }
     }
 
-    /// Does what the directed route says.
+    /// Follows the directed route.
     fn go_on(&mut self, next: DirectedStep, smp: Smp, slid: Lid, ingress: u8) -> Result<(), DropReason> {
         match next {
             DirectedStep::Deliver => self.deliver(smp, slid, ingress),
@@ -103,11 +103,12 @@ impl Switch {
         }
     }
 
-    /// An SMP that is at its end: to the agent, or to whoever sits behind port 0.
+    /// Delivers an SMP at the end of its route: to the agent, or to the subnet manager behind port 0.
     fn deliver(&mut self, smp: Smp, slid: Lid, ingress: u8) -> Result<(), DropReason> {
         let method = smp.header.method;
-        let asks = matches!(method, Method::Get | Method::Set) && smp.header.attribute != attribute::SM_INFO;
-        if !asks {
+        let is_request =
+            matches!(method, Method::Get | Method::Set) && smp.header.attribute != attribute::SM_INFO;
+        if !is_request {
             if method == Method::TrapRepress && self.traps.has(smp.header.tid) {
                 if !self.agent.guard.admits(&smp) {
                     return Err(DropReason::MKey);
@@ -153,9 +154,9 @@ impl Switch {
         Ok(())
     }
 
-    /// Sends what answers and relays left behind while a port's packets were being taken.
+    /// Sends answers and forwarded packets that were postponed while a port's packets were handled.
     pub(super) fn send_postponed(&mut self) {
-        for Mad { peer, bytes } in std::mem::take(&mut self.questions) {
+        for Mad { peer, bytes } in std::mem::take(&mut self.requests) {
             let Some(bytes) = self.performance(&bytes) else { continue };
             if let Err(reason) = self.send_gmp(&Mad { peer, bytes }) {
                 self.own.drop(reason);
@@ -198,14 +199,14 @@ impl Switch {
         self.psn = self.psn.add(1);
         let headers = Headers { lrh, grh, bth, extended: Extended::Deth(deth) };
         let mut bytes = vec![0; headers.packet_len(MAD_LEN)];
-        // Opcode and headers go together and the room is right, so this cannot fail; an empty packet would be
-        // dropped by the link.
+        // Opcode and headers match and the buffer has the right size, so this cannot fail; the link would
+        // drop an empty packet.
         let len = headers.write_packet(mad, &mut bytes).unwrap_or(0);
         bytes.truncate(len);
         bytes.into()
     }
 
-    /// Takes a data packet for port 0: a datagram for QP1.
+    /// Handles a data packet for port 0: a datagram for QP1.
     pub(super) fn take_gmp(&mut self, at: usize, bytes: &[u8], crcs: Crcs) -> Result<(), DropReason> {
         let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
         let (deth, mad) = datagram(&packet, Qpn::GSI).ok_or(DropReason::NotForUs)?;
@@ -231,22 +232,24 @@ impl Switch {
         let peer =
             MadAddress { lid: slid, qpn: deth.src_qpn, qkey: QKey(0), sl, path_bits: 0, pkey_index, route };
         if header.class == MgmtClass::Perf && matches!(header.method, Method::Get | Method::Set) {
-            // At most one for each packet of a burst; the link that it came by is not in its place, with what it has counted.
-            self.questions.push(Mad { peer: peer.reply(), bytes: Box::new(*mad) });
+            // At most one for each packet of a burst. The ingress link is taken out at present, and its
+            // counters with it.
+            self.requests.push(Mad { peer: peer.reply(), bytes: Box::new(*mad) });
             return Ok(());
         }
         self.hand_up(at as u8 + 1, Mad { peer, bytes: Box::new(*mad) })
     }
 
-    /// True if datagrams to this GID are for port 0: its own, by the subnet's prefix or the default one (IBA 4.1.1), or that of subnet
-    /// administration if the subnet manager is here.
+    /// True if datagrams to this GID are for port 0: its own GID, with the subnet's prefix or the default one
+    /// (IBA 4.1.1), or that of subnet administration if the subnet manager is here.
     fn has_gid(&self, gid: Gid) -> bool {
         let prefix = self.agent.port0.gid_prefix;
         gid.id() == self.agent.guid() && [prefix, Gid::DEFAULT_PREFIX].contains(&gid.prefix())
             || gid == Gid::new(prefix, Gid::SUBNET_ADMINISTRATION) && self.manager_elsewhere().is_none()
     }
 
-    /// The answer of the performance management agent: external ports, and port 0, which has nothing to count.
+    /// Returns the answer of the performance management agent. It covers the external ports, and port 0,
+    /// which has no counters.
     fn performance(&mut self, mad: &[u8; MAD_LEN]) -> Option<Box<[u8; MAD_LEN]>> {
         let Self { ports, cleared0, .. } = self;
         pma::respond(mad, |named| match usize::from(named).checked_sub(1) {
@@ -255,8 +258,8 @@ impl Switch {
         })
     }
 
-    /// Sends a datagram of whoever sits behind port 0: SMPs (QP0), the first step of their directed route not yet done,
-    /// or others (QP1). What cannot be sent is dropped and counted.
+    /// Sends a datagram of the subnet manager behind port 0: SMPs (QP0), before the first step of their
+    /// directed route, or others (QP1). A datagram that cannot be sent is dropped and counted.
     pub fn send_mad(&mut self, mad: &Mad) {
         let sent =
             if MgmtClass::is_smp(mad.header().class) { self.send_smp(mad) } else { self.send_gmp(mad) };
@@ -288,8 +291,8 @@ impl Switch {
             return self.hand_up(0, Mad { peer, bytes: mad.bytes.clone() });
         }
         let port = self.linear.port(lid).filter(|&p| p != 0).ok_or(DropReason::NoRoute)?;
-        let way = self.ports.get_mut(usize::from(port) - 1).filter(|port| port.sends_data());
-        way.ok_or(DropReason::EgressState)?.lets_out(Some(pkey))?;
+        let egress = self.ports.get_mut(usize::from(port) - 1).filter(|port| port.sends_data());
+        egress.ok_or(DropReason::EgressState)?.lets_out(Some(pkey))?;
         let lrh = Lrh { vl: VirtualLane::new(0), sl, dlid: lid, slid: self.lid() };
         let sgid = Gid::new(self.agent.port0.gid_prefix, self.agent.guid());
         let grh = route.map(|route| Grh {
@@ -304,24 +307,24 @@ impl Switch {
         Ok(())
     }
 
-    /// Who manages the subnet, if that is somebody elsewhere; the one behind port 0 needs no traps.
+    /// Returns the LID of a subnet manager elsewhere; one behind port 0 needs no traps.
     fn manager_elsewhere(&self) -> Option<Lid> {
         let manager = self.agent.port0.sm_lid;
         (manager.0 != 0 && manager != self.lid()).then_some(manager)
     }
 
-    /// Begins to tell a subnet manager elsewhere that a port changed; the one behind port 0 asks
+    /// Raises a trap for a subnet manager elsewhere: a port has changed. The one behind port 0 polls
     /// [`Switch::take_port_change`].
-    pub(super) fn tell_of_change(&mut self) {
-        self.untold = self.agent.port0.sm_lid.0 == 0;
-        if !self.untold {
+    pub(super) fn report_change(&mut self) {
+        self.unreported = self.agent.port0.sm_lid.0 == 0;
+        if !self.unreported {
             self.traps.raise_anew(&Notice::link_state_change(self.lid()));
         }
     }
 
     pub(super) fn send_traps(&mut self, now: Instant) {
-        if self.untold && self.agent.port0.sm_lid.0 != 0 {
-            self.tell_of_change();
+        if self.unreported && self.agent.port0.sm_lid.0 != 0 {
+            self.report_change();
         }
         let Some(manager) = self.manager_elsewhere() else { return self.traps.clear() };
         while let Some(smp) = self.traps.poll(now) {

@@ -1,10 +1,9 @@
-//! The switch: packets between its ports by linear and multicast forwarding tables, subnet management packets by
-//! directed route, and port 0 with the switch's own agent and the subnet manager behind it.
+//! The switch. It forwards packets between its ports by linear and multicast forwarding tables, and subnet
+//! management packets by directed route. Behind its port 0 are the switch's own agent and the subnet manager.
 //!
-//! Store and forward. A packet whose egress is full stays in its link, which holds the sender
-//! back; if the receiver takes nothing for the head-of-queue life time, packets to it are
-//! dropped until it does (IBA 18.2.5.4). What comes in by a link between switches waits for slow receivers for
-//! a ninth of the time at most.
+//! It stores and forwards. A packet whose egress is full stays in its link, which holds the sender back. If
+//! the receiver accepts nothing for the head-of-queue life time, packets to it are dropped until it does (IBA
+//! 18.2.5.4). Packets from a link between switches wait for slow receivers for at most a ninth of the time.
 
 mod agent;
 mod forward;
@@ -39,25 +38,25 @@ use crate::subnet::MKeys;
 
 pub use port::{DropReason, PortCounters};
 
-/// Most external ports; 255 means "no port" in a linear forwarding table.
+/// Largest number of external ports; 255 means "no port" in a linear forwarding table.
 pub const MAX_PORTS: usize = 254;
-/// Packets that one port is given per turn.
+/// Most packets of one port in an iteration.
 const BURST: usize = 32;
-/// Time that a packet may wait for receivers that take nothing.
+/// Longest time for which a packet waits for receivers that accept nothing.
 const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
-/// Time that a packet waits before management packets pass it: data of a receiver that
-/// is only slow stays in the link.
+/// Time after which management packets pass a waiting packet. Data for a receiver that is only slow stays in
+/// the link.
 const PASSING: Duration = Duration::from_millis(1);
-/// Data packets that management packets pass.
+/// Most data packets that management packets pass.
 const MAX_WAITING: usize = 64;
-/// After a multicast packet that waited for a receiver for at least this long, the following ones do not wait for that one for a time.
-/// Where packets come in by a link between switches, [`PASSING`] is enough.
+/// Length of a multicast packet's wait for a receiver after which the next packets do not wait for that
+/// receiver for a time. Where packets arrive by a link between switches, [`PASSING`] is enough.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// That time, in waits; those of several receivers add up. So receivers that take a packet from time to time hold up a sender of
-/// multicasts for at most a ninth of the time.
+/// That time, in multiples of the wait; the waits for several receivers add up. So receivers that accept a
+/// packet only now and then delay a sender of multicasts for at most a ninth of the time.
 const HURRY: u32 = 8;
 
-/// What a switch is at its start.
+/// Initial configuration of a switch.
 #[derive(Clone, Debug)]
 pub struct SwitchConfig {
     /// GUID of the node, its system and its port 0.
@@ -83,36 +82,37 @@ pub struct Switch {
     multicast: MulticastTable,
     /// External ports; index 0 is port 1.
     ports: Vec<Port>,
-    /// Index of the port that is served first of those that do not wait: after one that was.
+    /// Index of the port that is served first among those that do not wait: the one after the last served.
     first: usize,
     /// Indexes of all ports in the order in which they are served.
     order: Vec<usize>,
-    /// For whoever sits behind port 0.
+    /// Datagrams for the subnet manager behind port 0.
     inbox: Inbox,
-    /// Of packets that port 0 sends.
+    /// Sequence number of packets that port 0 sends.
     psn: Psn,
     port_changed: bool,
-    /// For a subnet manager elsewhere.
+    /// Traps for a subnet manager elsewhere.
     traps: Traps,
-    /// A port changed before there was a subnet manager to tell.
-    untold: bool,
-    /// Of port 0: what came to it and was dropped.
+    /// A port changed before there was a subnet manager to notify.
+    unreported: bool,
+    /// Counters of packets that reached port 0 and were dropped.
     own: PortCounters,
-    /// Of port 0, for performance management.
+    /// Performance counters of port 0.
     cleared0: Counted,
-    /// Requests of performance management that came in with the burst at hand.
-    questions: Vec<Mad>,
-    /// Management packets that leave as soon as all links are in their places; at most one for each packet of a burst.
+    /// Performance management requests that arrived with the present burst.
+    requests: Vec<Mad>,
+    /// Management packets that are sent once all links are back in their ports; at most one for each packet
+    /// of a burst.
     postponed: Vec<(u8, Box<[u8]>)>,
 }
 
-/// Why nothing can be plugged in.
+/// The switch has no such port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the switch has no port {0}")]
 pub struct NoSuchPort(pub u8);
 
 impl Switch {
-    /// A switch with nothing plugged in.
+    /// Creates a switch with nothing plugged in.
     #[must_use]
     pub fn new(config: &SwitchConfig) -> Self {
         let info = SwitchInfo {
@@ -139,27 +139,28 @@ impl Switch {
             psn: Psn::default(),
             port_changed: false,
             traps: Traps::default(),
-            untold: false,
+            unreported: false,
             own: PortCounters::default(),
             cleared0: Counted::default(),
-            questions: Vec::new(),
+            requests: Vec::new(),
             postponed: Vec::new(),
         }
     }
 
-    /// Gives port 0 its M_Key before a subnet manager does.
+    /// Sets the M_Key of port 0 before a subnet manager does.
     pub(crate) fn protect(&mut self, keys: MKeys) {
         let guid = self.agent.guid();
         self.agent.guard.set(&MKeys::protect(PortInfo::default(), keys.of(None, guid, guid), true));
     }
 
-    /// Succeeds if there is such a port.
+    /// Checks that there is such a port.
     pub(crate) fn has_port(&self, port: SwitchPort) -> Result<(), NoSuchPort> {
         let at = usize::from(port.0).checked_sub(1);
         at.and_then(|at| self.ports.get(at)).map(|_| ()).ok_or(NoSuchPort(port.0))
     }
 
-    /// Plugs the end of a link into a port, in place of what was there, whose link is down then; `name` is for reports.
+    /// Plugs the end of a link into a port. It replaces the previous link, which goes down; `name` is for
+    /// reports.
     pub fn plug(&mut self, port: SwitchPort, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
         let at = usize::from(port.0).checked_sub(1);
         let place = at.and_then(|at| self.ports.get_mut(at)).ok_or(NoSuchPort(port.0))?;
@@ -179,23 +180,25 @@ impl Switch {
         }
     }
 
-    /// Takes what is plugged into a port out of it; the link is down at both ends.
+    /// Unplugs the link of a port; the link goes down at both ends.
     pub fn unplug(&mut self, port: SwitchPort) {
         if let Some(place) = usize::from(port.0).checked_sub(1).and_then(|at| self.ports.get_mut(at)) {
             place.link = None;
         }
     }
 
-    /// Sets the ports where a channel adapter is, and its LIDs: packets with another source are dropped there. A port whose
-    /// adapter is not known any more keeps its LIDs while its link is up: an adapter that does not answer gets no other source.
+    /// Sets the ports with a channel adapter, and its LIDs: packets with another source are dropped there. A
+    /// port whose adapter is no longer known keeps its LIDs while its link is up: an adapter that does not
+    /// answer gets no other source.
     pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<LidBlock>) {
         for (port, number) in self.ports.iter_mut().zip(1..) {
             port.source = sources(SwitchPort(number)).or(port.source);
         }
     }
 
-    /// Sets the LIDs of ports elsewhere: packets with such a source are dropped. A port for which there are none to set keeps what it has while
-    /// its link is up: behind a switch that does not answer no host gets another source.
+    /// Sets the LIDs of ports elsewhere: packets with such a source are dropped. A port without LIDs to set
+    /// keeps those that it has while its link is up: behind a switch that does not answer, a host gets no
+    /// other source.
     pub(crate) fn set_elsewhere(&mut self, mut lids: impl FnMut(SwitchPort) -> Option<BTreeSet<Lid>>) {
         for (port, number) in self.ports.iter_mut().zip(1..) {
             if let Some(lids) = lids(SwitchPort(number)) {
@@ -204,14 +207,14 @@ impl Switch {
         }
     }
 
-    /// Asks the other ends of its cables to wake.
+    /// Requests a wakeup from the other ends of its cables when they send.
     pub(crate) fn rest(&mut self) {
         for link in self.ports.iter_mut().filter_map(|port| port.link.as_mut()) {
             link.rest();
         }
     }
 
-    /// What then tells.
+    /// Returns the descriptors that then become readable.
     pub(crate) fn wakers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ports.iter().filter_map(|port| port.link.as_ref()?.waker())
     }
@@ -246,7 +249,7 @@ impl Switch {
         worked
     }
 
-    /// Link upkeep of one port and its change of state.
+    /// Polls one port's link and handles a change of its state.
     fn keep_up(&mut self, at: usize, now: Instant) -> bool {
         let Some(port) = self.ports.get_mut(at) else { return false };
         let changed = port.poll(now);
@@ -258,16 +261,17 @@ impl Switch {
         true
     }
 
-    /// A port changed its state.
+    /// Notes that a port changed its state.
     fn note_change(&mut self) {
         self.port_changed = true;
         self.info.port_state_change = true;
-        self.tell_of_change();
+        self.report_change();
     }
 
-    /// Takes a burst from one port and forwards it.
+    /// Receives a burst from one port and forwards it.
     fn take_from(&mut self, at: usize, now: Instant) -> bool {
-        // Out of its place while we hand its packets to the others; no packet leaves by the port that it came in by.
+        // The link is taken out while its packets are passed to the others; no packet leaves by the port that
+        // it arrived by.
         let Some(mut link) = self.ports.get_mut(at).and_then(|port| port.link.take()) else { return false };
         let mut waiting =
             self.ports.get_mut(at).map(|port| std::mem::take(&mut port.waiting)).unwrap_or_default();
@@ -303,18 +307,18 @@ impl Switch {
         taken > 0
     }
 
-    /// The next datagram for whoever sits behind port 0: SMPs that the switch's own agent does not answer, and all for
-    /// QP1.
+    /// Returns the next datagram for the subnet manager behind port 0: SMPs that the switch's own agent does
+    /// not answer, and all datagrams for QP1.
     pub fn next_mad(&mut self) -> Option<Mad> {
         self.inbox.pop()
     }
 
-    /// The next of them that is an SMP.
+    /// Returns the next of these datagrams that is an SMP.
     pub(crate) fn next_smp(&mut self) -> Option<Mad> {
         self.inbox.pop_smp()
     }
 
-    /// Drops what waits for whoever sits behind port 0, where nobody does.
+    /// Drops the datagrams for a subnet manager behind port 0, if there is none.
     pub fn discard_mads(&mut self) {
         while self.inbox.pop().is_some() {
             self.own.drop(DropReason::NotForUs);
@@ -326,25 +330,25 @@ impl Switch {
         std::mem::take(&mut self.port_changed)
     }
 
-    /// LID of port 0; 0 before it has one.
+    /// Returns the LID of port 0; 0 before it has one.
     #[must_use]
     pub const fn lid(&self) -> Lid {
         self.agent.port0.lid
     }
 
-    /// Its name.
+    /// Returns the switch's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.agent.name()
     }
 
-    /// GUID of the node.
+    /// Returns the GUID of the node.
     #[must_use]
     pub const fn guid(&self) -> Guid {
         self.agent.guid()
     }
 
-    /// Names, states and counters of the external ports where something is or was plugged in.
+    /// Returns names, states and counters of the external ports that have or had a link.
     pub fn ports(&self) -> impl Iterator<Item = PortReport<'_>> {
         self.ports.iter().zip(1..).filter(|(port, _)| !port.name.is_empty()).map(|(port, number)| {
             PortReport {
@@ -358,14 +362,14 @@ impl Switch {
         })
     }
 
-    /// What came to port 0 and was dropped.
+    /// Returns the counters of packets that reached port 0 and were dropped.
     #[must_use]
     pub const fn own_counters(&self) -> &PortCounters {
         &self.own
     }
 }
 
-/// One external port as reports show it.
+/// State of one external port for reports.
 #[derive(Clone, Copy, Debug)]
 pub struct PortReport<'s> {
     /// Its number.
@@ -374,10 +378,10 @@ pub struct PortReport<'s> {
     pub name: &'s str,
     /// Its logical state.
     pub state: PortState,
-    /// Why its link is down, as far as is known.
+    /// Why its link is down, if known.
     pub trouble: Option<connectx::cable::CableTrouble>,
-    /// What the switch did with its packets.
+    /// The switch's counters of its packets.
     pub switch: &'s PortCounters,
-    /// What its link did.
+    /// The counters of its link.
     pub link: CableCounters,
 }

@@ -18,47 +18,47 @@ use crate::subnet::LidBlock;
 hca::counted! {
     /// Why a switch dropped a packet.
     DropReason {
-        /// Too short, or lengths or versions that contradict each other.
+        /// Too short, or with inconsistent lengths or versions.
         Malformed = "malformed",
-        /// The VCRC is wrong.
+        /// Wrong VCRC.
         Vcrc = "vcrc",
-        /// The ICRC of a packet for the switch itself is wrong.
+        /// Wrong ICRC of a packet for the switch itself.
         Icrc = "icrc",
-        /// Data on a port that is not armed or active.
+        /// Data on a port that is neither armed nor active.
         PortState = "port_state",
-        /// The way out is not active.
+        /// The egress port is not active.
         EgressState = "egress_state",
         /// The destination LID has no port.
         NoRoute = "no_route",
-        /// The way out is the way in.
+        /// The egress is the ingress.
         SamePort = "same_port",
-        /// A service level that has no lane there.
+        /// The egress has no lane for the service level.
         ServiceLevel = "service_level",
-        /// Longer than the MTU of the way out.
+        /// Longer than the MTU of the egress.
         TooLong = "too_long",
-        /// The receiver took nothing for the head-of-queue life time.
+        /// The receiver accepted nothing for the head-of-queue life time.
         HeadOfQueue = "head_of_queue",
-        /// A management packet that found the way out full; management lanes have no flow control.
+        /// A management packet for a full egress; management lanes have no flow control.
         ManagementFull = "management_full",
-        /// A packet on the management lane that is no subnet management packet, or the other way round.
+        /// Not a subnet management packet, but on the management lane; or the reverse.
         BadManagement = "bad_management",
-        /// A directed route that leads nowhere.
+        /// An invalid directed route.
         BadRoute = "bad_route",
-        /// An M_Key that does not fit.
+        /// Wrong M_Key.
         MKey = "m_key",
-        /// A source LID that is none of the channel adapter at this port, or that of a port elsewhere.
+        /// The source LID is none of the channel adapter at this port, or is that of a port elsewhere.
         SourceLid = "source_lid",
-        /// A P_Key that port 0 does not have.
+        /// Port 0 does not have the P_Key.
         PKey = "p_key",
-        /// A P_Key that the way in does not let through.
+        /// The ingress does not pass the P_Key.
         PartitionIn = "partition_in",
-        /// A P_Key that the way out does not let through.
+        /// The egress does not pass the P_Key.
         PartitionOut = "partition_out",
-        /// A packet without a P_Key, where partitions are enforced.
+        /// A packet without a P_Key, at a port that enforces partitions.
         Raw = "raw",
-        /// To port 0, but neither QP0 nor QP1 or no datagram.
+        /// To port 0, but neither QP0 nor QP1, or not a datagram.
         NotForUs = "not_for_us",
-        /// The subnet manager is behind with its work, and the port's share of what waits for it is used up.
+        /// The subnet manager is overloaded, and the port's share of its queue is used up.
         InboxFull = "inbox_full",
     }
 }
@@ -66,19 +66,19 @@ hca::counted! {
 /// Counters of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
-    /// Packets that came in by this port and went out by another; a multicast packet counts once for each.
+    /// Packets that arrived by this port and left by another; a multicast packet counts once for each egress.
     pub forwarded: u64,
     drops: [u64; DropReason::ALL.len()],
 }
 
 impl PortCounters {
-    /// Packets that were dropped for this reason, counted where they came in.
+    /// Returns how many packets were dropped for this reason, counted at their ingress.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Reasons that happened, with their counts.
+    /// Returns the reasons that occurred, with their counts.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
         DropReason::ALL.into_iter().zip(self.drops).filter(|&(_, n)| n > 0)
     }
@@ -90,17 +90,17 @@ impl PortCounters {
     }
 }
 
-/// The packet at the head of a port's queue waits for room at an egress.
+/// A packet at the head of a port's queue that waits for room at an egress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocked {
     /// The egress of a unicast packet; `None` for a multicast packet.
     pub(super) egress: Option<u8>,
     pub(super) since: Instant,
-    /// Egresses that a multicast packet has been sent to, or that it is not for.
+    /// Egresses that a multicast packet has been sent to, or cannot be sent to.
     pub(super) done: PortSet,
 }
 
-/// Receivers that multicast packets of one ingress do not wait for.
+/// Receivers for which multicast packets of one ingress do not wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hurry {
     pub(super) past: PortSet,
@@ -111,43 +111,43 @@ pub(super) struct Hurry {
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) name: String,
-    /// `None` where nothing is plugged in, and while its packets are being taken.
+    /// `None` if nothing is plugged in, and while its packets are handled.
     pub(super) link: Option<Box<CableEnd>>,
     pub(super) info: PortInfo,
     pub(super) counters: PortCounters,
     /// Packets that could not leave by it.
     pub(super) discards: u64,
-    /// Packets of partitions that may not leave by it.
+    /// Packets that were not allowed to leave by it because of their partition.
     pub(super) refused: u64,
-    /// What had been counted when performance management cleared it last.
+    /// Counters at the time when performance management last cleared them.
     pub(super) cleared: Counted,
-    /// LIDs of the channel adapter at the other end, where they are enforced: packets
-    /// from it have one of them as their source.
+    /// LIDs of the channel adapter at the other end, where they are enforced: packets from it have one of
+    /// them as their source.
     pub(super) source: Option<LidBlock>,
-    /// LIDs of ports that are not behind this one, where that is known: no packet has them as its source.
+    /// LIDs of ports that are not behind this one, if known: no packet may have one of them as its source.
     pub(super) elsewhere: BTreeSet<Lid>,
-    /// P_Keys that pass where they are enforced.
+    /// P_Keys that pass if partitions are enforced.
     pub(super) partitions: PartitionTable,
-    /// Lanes of packets that leave by it, by the port that they came in by.
+    /// SL to VL mappings of packets that leave by it, by the port that they arrived by.
     pub(super) lanes: Vec<LaneMap>,
     pub(super) arbitration: ArbitrationTables,
     pub(super) blocked: Option<Blocked>,
-    /// Data packets that came in and wait, the first as `blocked` says: management packets behind them pass.
+    /// Data packets that arrived and wait, the first as `blocked` says. Management packets pass them.
     pub(super) waiting: VecDeque<(Box<[u8]>, Crcs)>,
-    /// Where it leads to another switch: how long data that came in by it waits.
+    /// How long data from this port waits, if it leads to another switch.
     pub(super) wait_budget: Option<WaitBudget>,
-    /// Receivers that took too much of that: data that came in by it and finds them full is dropped until there is room.
+    /// Receivers that used up this budget. Data from this port for them is dropped while they are full.
     pub(super) slow: PortSet,
-    /// Multicast packets that came in by it do not wait for these receivers: earlier ones waited for them for long.
+    /// Multicast packets from this port do not wait for these receivers, which delayed earlier ones for long.
     pub(super) hurry: Option<Hurry>,
-    /// The receiver took nothing for the head-of-queue life time: packets that find it full
-    /// are dropped until there is room.
+    /// The receiver accepted nothing for the head-of-queue life time: packets for it are dropped while it is
+    /// full.
     pub(super) stalled: bool,
-    /// What woke us was taken: it has to be asked for anew before a nap.
+    /// The wakeup was consumed: it must be requested again before the next sleep.
     pub(super) woken: bool,
 }
 
-/// What is the same of all ports: 4X, 10 Gb/s a lane, one data lane.
+/// Returns the properties that all ports share: 4X, 10 Gb/s a lane, one data lane.
 pub(super) fn common_info(mtu: Mtu) -> PortInfo {
     PortInfo {
         width_enabled: LinkWidth::X4,
@@ -171,7 +171,7 @@ pub(super) fn common_info(mtu: Mtu) -> PortInfo {
 }
 
 impl Port {
-    /// With nothing plugged in, at a switch of so many.
+    /// Creates a port with nothing plugged in, for a switch with `ports` ports.
     pub(super) fn new(mtu: Mtu, ports: u8) -> Self {
         Self {
             name: String::new(),
@@ -196,7 +196,7 @@ impl Port {
         }
     }
 
-    /// Link upkeep. True if the port's state changed.
+    /// Polls the link. True if the port's state changed.
     pub(super) fn poll(&mut self, now: Instant) -> bool {
         let is_up = self.link.as_mut().is_some_and(|link| {
             self.woken |= link.poll(now);
@@ -231,22 +231,22 @@ impl Port {
         self.stalled = false;
     }
 
-    /// Data may come in (IBA 7.2.7: an armed port receives).
+    /// True if data may be received (IBA 7.2.7: an armed port receives).
     pub(super) const fn receives_data(&self) -> bool {
         matches!(self.info.state, PortState::Armed | PortState::Active)
     }
 
-    /// Data may go out.
+    /// True if data may be sent.
     pub(super) const fn sends_data(&self) -> bool {
         matches!(self.info.state, PortState::Active)
     }
 
-    /// The port is there for management packets.
+    /// True if the port carries management packets.
     pub(super) const fn is_linked(&self) -> bool {
         matches!(self.info.state, PortState::Init | PortState::Armed | PortState::Active)
     }
 
-    /// True if a packet with this source LID may come in.
+    /// Checks that a packet with this source LID may enter.
     pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
         if self.source.is_none_or(|own| own.contains(slid)) { Ok(()) } else { Err(DropReason::SourceLid) }
     }
@@ -256,7 +256,7 @@ impl Port {
         if self.elsewhere.contains(&slid) { Err(DropReason::SourceLid) } else { Ok(()) }
     }
 
-    /// May a packet of this partition come in? `None` is a raw packet.
+    /// Checks that a packet of this partition may enter; `None` is a raw packet.
     pub(super) fn lets_in(&mut self, pkey: Option<PKey>) -> Result<(), DropReason> {
         match pkey {
             None if self.info.filter_raw_in => Err(DropReason::Raw),
@@ -268,7 +268,7 @@ impl Port {
         }
     }
 
-    /// May a packet of this partition go out?
+    /// Checks that a packet of this partition may leave.
     pub(super) fn lets_out(&mut self, pkey: Option<PKey>) -> Result<(), DropReason> {
         match pkey {
             None if self.info.filter_raw_out => Err(DropReason::Raw),
@@ -281,12 +281,13 @@ impl Port {
         }
     }
 
-    /// Whether packets of a service level that came in by port `ingress` have a lane here: there is one for data.
+    /// True if packets of a service level from port `ingress` have a lane here: there is one for data.
     pub(super) fn has_lane(&self, ingress: usize, sl: ServiceLevel) -> bool {
         self.lanes.get(ingress).is_some_and(|map| map.lane(sl) == VirtualLane::default())
     }
 
-    /// For performance management. What is dropped is counted where it came in, unless it is the way out that could not take it.
+    /// Returns the counters for performance management. A dropped packet is counted at its ingress, unless
+    /// the egress could not accept it.
     pub(super) fn tally(&mut self) -> Tally<'_> {
         let dropped =
             |reasons: &[DropReason]| reasons.iter().map(|reason| self.counters.dropped(*reason)).sum();
@@ -306,8 +307,8 @@ impl Port {
         self.link.as_mut().is_some_and(|link| link.has_room(len))
     }
 
-    /// Sends a packet as it came, with CRCs made here if it has none and this link can damage it; false if the link is full. CRCs
-    /// that it has it keeps: what the sender summed up the receiver checks.
+    /// Sends a packet unchanged. Without CRCs, it gets them here if this link can damage it; existing CRCs
+    /// are kept, so that the receiver checks the sender's. False if the link is full.
     pub(super) fn send(&mut self, packet: &[u8], crcs: Crcs) -> bool {
         self.link.as_mut().is_some_and(|link| link.forward(packet, crcs).is_ok())
     }

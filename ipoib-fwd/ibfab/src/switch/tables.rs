@@ -1,4 +1,5 @@
-//! The two forwarding tables of a switch (IBA 14.2.5.10, 14.2.5.12), and the P_Key table of a port (14.2.5.7).
+//! The two forwarding tables of a switch (IBA 14.2.5.10, 14.2.5.12), and the P_Key table of a port
+//! (14.2.5.7).
 
 use ib_wire::smp::{
     LFT_BLOCK_LEN, LFT_NO_PORT, LinearForwardingBlock, MFT_BLOCK_LEN, MFT_PORTS, MulticastForwardingBlock,
@@ -6,17 +7,17 @@ use ib_wire::smp::{
 };
 use ib_wire::{Lid, PKey};
 
-/// Entries of the linear table: every unicast LID.
+/// Entries of the linear table: all unicast LIDs.
 pub(super) const LINEAR_CAP: u16 = Lid::FIRST_MULTICAST.0;
 /// Entries of the multicast table.
 pub(super) const MULTICAST_CAP: u16 = 511 * MFT_BLOCK_LEN as u16;
 /// Entries of a port's P_Key table.
 pub(super) const PARTITION_CAP: u16 = (PARTITION_BLOCKS * PKEY_BLOCK_LEN) as u16;
 const PARTITION_BLOCKS: usize = 4;
-/// Positions of 16 ports each: all ports that a switch can have.
+/// Positions of 16 ports each: all ports of the largest switch.
 pub(super) const POSITIONS: usize = 16;
 
-/// Port of each unicast LID.
+/// The port of each unicast LID.
 #[derive(Debug)]
 pub(super) struct LinearTable(Box<[u8]>);
 
@@ -46,11 +47,11 @@ impl LinearTable {
     }
 }
 
-/// Ports of each multicast LID, one bit each.
+/// The ports of each multicast LID, one bit each.
 #[derive(Debug)]
 pub(super) struct MulticastTable(Box<[[u16; POSITIONS]]>);
 
-/// Ports that a multicast packet leaves by.
+/// The ports by which a multicast packet leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PortSet([u16; POSITIONS]);
 
@@ -82,7 +83,7 @@ impl PortSet {
         }
     }
 
-    /// Port numbers, ascending.
+    /// Returns the port numbers, ascending.
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
         self.0.into_iter().zip(0u8..).flat_map(|(mask, position)| {
             (0..MFT_PORTS as u8).filter(move |bit| mask >> bit & 1 != 0).map(move |bit| position * 16 + bit)
@@ -100,15 +101,15 @@ impl MulticastTable {
         at.and_then(|at| self.0.get(at)).copied().map(PortSet).unwrap_or_default()
     }
 
-    /// The entries of a block and the position that `modifier` names.
-    fn place(&mut self, modifier: u32) -> Option<(&mut [[u16; POSITIONS]], usize)> {
+    /// Returns the entries of a block, and the position, that `modifier` names.
+    fn entries(&mut self, modifier: u32) -> Option<(&mut [[u16; POSITIONS]], usize)> {
         let (block, position) = MulticastForwardingBlock::place(modifier);
         let start = usize::from(block) * MFT_BLOCK_LEN;
         Some((self.0.get_mut(start..start + MFT_BLOCK_LEN)?, usize::from(position)))
     }
 
     pub(super) fn get(&mut self, modifier: u32) -> Option<MulticastForwardingBlock> {
-        let (entries, position) = self.place(modifier)?;
+        let (entries, position) = self.entries(modifier)?;
         let mut block = MulticastForwardingBlock::default();
         for (mask, entry) in block.masks.iter_mut().zip(entries) {
             *mask = *entry.get(position)?;
@@ -117,7 +118,7 @@ impl MulticastTable {
     }
 
     pub(super) fn set(&mut self, modifier: u32, block: &MulticastForwardingBlock) -> Option<()> {
-        let (entries, position) = self.place(modifier)?;
+        let (entries, position) = self.entries(modifier)?;
         for (mask, entry) in block.masks.iter().zip(entries) {
             *entry.get_mut(position)? = *mask;
         }
@@ -125,11 +126,11 @@ impl MulticastTable {
     }
 }
 
-/// P_Keys that a port lets through.
+/// P_Keys that a port passes.
 #[derive(Debug, Default)]
 pub(super) struct PartitionTable {
     blocks: [PKeyBlock; PARTITION_BLOCKS],
-    /// Those of all blocks, without the free places.
+    /// The keys of all blocks, without free entries.
     keys: Vec<PKey>,
 }
 
@@ -144,12 +145,12 @@ impl PartitionTable {
         Some(())
     }
 
-    /// What comes in is sent by a port with this table: a limited member does not pass for a full one.
+    /// True if a port with this table may send the key: a limited member cannot pass as a full one.
     pub(super) fn lets_in(&self, pkey: PKey) -> bool {
         self.keys.iter().any(|own| own.base() == pkey.base() && (own.is_full() || !pkey.is_full()))
     }
 
-    /// What goes out is taken by a port with this table (IBA 10.9.3).
+    /// True if a port with this table may receive the key (IBA 10.9.3).
     pub(super) fn lets_out(&self, pkey: PKey) -> bool {
         self.keys.iter().any(|own| own.matches(pkey))
     }

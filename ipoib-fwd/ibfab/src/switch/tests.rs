@@ -17,7 +17,7 @@ mod partitions;
 
 const GUID: Guid = Guid(0x0002_c900_0000_0001);
 
-/// A switch with the far ends of its links in our hands.
+/// A switch, and the far ends of its links under the test's control.
 struct Bench {
     switch: Switch,
     ends: Vec<CableEnd>,
@@ -63,15 +63,15 @@ impl Bench {
         while self.switch.step(self.now) {}
     }
 
-    /// A directed-route request of zero hops from behind port 0, and its answer.
-    fn ask(&mut self, smp: Smp) -> Smp {
+    /// Sends a directed-route request of zero hops from behind port 0; returns the answer.
+    fn query(&mut self, smp: Smp) -> Smp {
         self.switch.send_mad(&smp.to_mad(Lid::PERMISSIVE));
         Smp::from_mad(&self.switch.next_mad().expect("an answer").bytes).unwrap()
     }
 
     fn get<A: ib_wire::smp::Attribute>(&mut self, id: u16, modifier: u32) -> A {
         let tid = self.next_tid();
-        let answer = self.ask(Smp::directed(Method::Get, tid, id, modifier, &DirectedPath::LOCAL));
+        let answer = self.query(Smp::directed(Method::Get, tid, id, modifier, &DirectedPath::LOCAL));
         assert_eq!((answer.status(), answer.header.method), (MadStatus::OK, Method::GetResp));
         answer.attribute().unwrap()
     }
@@ -79,7 +79,7 @@ impl Bench {
     fn set<A: ib_wire::smp::Attribute>(&mut self, modifier: u32, to: &A) -> Result<(), MadStatus> {
         let tid = self.next_tid();
         let smp = Smp::directed(Method::Set, tid, A::ID, modifier, &DirectedPath::LOCAL).with(to);
-        let answer = self.ask(smp);
+        let answer = self.query(smp);
         assert_eq!(answer.header.tid, tid);
         if answer.status().is_ok() { Ok(()) } else { Err(answer.status()) }
     }
@@ -89,7 +89,7 @@ impl Bench {
         Tid(self.tid)
     }
 
-    /// Sends by the link behind port `from` and lets the switch work.
+    /// Sends by the link behind port `from` and runs the switch.
     fn send(&mut self, from: usize, packet: &[u8]) {
         self.ends[from - 1].send_with(packet.len(), |out| out.copy_from_slice(packet)).unwrap();
         self.step();
@@ -106,7 +106,7 @@ impl Bench {
     }
 }
 
-/// What a subnet manager writes of an external port.
+/// Returns the settings that a subnet manager writes to an external port.
 fn port_info() -> PortInfo {
     PortInfo { neighbor_mtu: Mtu::B4096.into(), ..PortInfo::default() }
 }
@@ -184,7 +184,7 @@ fn crcs_are_made_where_a_packet_leaves_by_a_link_that_can_damage_it() {
 
 #[test]
 fn crcs_that_a_packet_has_go_with_it_to_its_receiver() {
-    // The variant CRC is right, the invariant one is for the receiver to check.
+    // The variant CRC is valid; the receiver checks the invariant one.
     let mut p = data(11, 13, 1000);
     let end = p.len();
     p[end - 6] ^= 1;
@@ -198,7 +198,7 @@ fn crcs_that_a_packet_has_go_with_it_to_its_receiver() {
         true
     });
     assert_eq!(got, [(p.clone(), Crcs::Present)]);
-    // A packet that a link damaged is dropped and counted where it came in.
+    // A packet that a link damaged is dropped and counted at its ingress.
     p[40] ^= 1;
     bench.send(1, &p);
     assert!(bench.received(3).is_empty());
@@ -208,15 +208,15 @@ fn crcs_that_a_packet_has_go_with_it_to_its_receiver() {
 #[test]
 fn management_packets_need_no_crcs_between_ports_of_this_process() {
     let mut bench = Bench::active(3);
-    let ask = Smp::directed(Method::Get, Tid(77), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
-    let mut bare = smp(&ask, Lid::PERMISSIVE, Lid::PERMISSIVE);
+    let query = Smp::directed(Method::Get, Tid(77), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
+    let mut bare = smp(&query, Lid::PERMISSIVE, Lid::PERMISSIVE);
     let end = bare.len();
     bare[end - 6..].fill(0);
     bench.ends[0].send(bare.len(), |out, _| out.copy_from_slice(&bare)).unwrap();
     bench.step();
     assert_eq!(bench.dropped(1, DropReason::Icrc), 0);
     // By LID to another port, with CRCs again.
-    let mut routed = smp(&ask, Lid(11), Lid(13));
+    let mut routed = smp(&query, Lid(11), Lid(13));
     let whole = routed.clone();
     routed[end - 6..].fill(0);
     bench.ends[0].send(routed.len(), |out, _| out.copy_from_slice(&routed)).unwrap();
@@ -245,7 +245,7 @@ fn multicast_goes_to_the_group_but_not_back() {
 }
 
 #[test]
-fn every_drop_has_its_reason() {
+fn every_drop_has_a_reason() {
     let mut bench = Bench::active(3);
     let mut bad = data(11, 12, 64);
     bad[40] ^= 1;
@@ -270,7 +270,7 @@ fn every_drop_has_its_reason() {
     assert!(bench.set(2, &PortInfo { neighbor_mtu: Mtu::B256.into(), ..port_info() }).is_ok());
     bench.send(1, &data(11, 12, 2048));
     assert_eq!(bench.dropped(1, DropReason::TooLong), 1);
-    // Port 3 starts anew: nothing in, nothing out.
+    // Port 3 restarts: nothing enters or leaves.
     assert!(bench.set(3, &PortInfo { state: PortState::Down, ..port_info() }).is_ok());
     bench.send(1, &data(11, 13, 64));
     bench.send(3, &data(13, 11, 64));
@@ -280,7 +280,7 @@ fn every_drop_has_its_reason() {
 }
 
 #[test]
-fn a_link_that_goes_is_told_behind_port_0_and_to_a_manager_elsewhere() {
+fn a_link_change_is_reported_behind_port_0_and_to_a_manager_elsewhere() {
     let mut bench = Bench::active(2);
     assert!(bench.switch.take_port_change());
     assert!(!bench.switch.take_port_change());
@@ -323,11 +323,11 @@ fn a_slow_receiver_holds_its_sender_back_and_a_dead_one_only_for_a_while() {
         sent += 1;
         assert!(sent < 10_000, "nothing holds the sender back");
     }
-    // Others still get through.
+    // Other traffic still passes.
     let q = data(13, 11, 64);
     bench.send(3, &q);
     assert_eq!(bench.received(1), [q]);
-    // The receiver takes some: all that was held back follows, nothing is lost.
+    // The receiver accepts some packets: all held-back packets follow, nothing is lost.
     let mut got = 0;
     for _ in 0..10 {
         got += bench.received(2).len();
@@ -336,7 +336,7 @@ fn a_slow_receiver_holds_its_sender_back_and_a_dead_one_only_for_a_while() {
     got += bench.received(2).len();
     assert_eq!(got, sent);
     assert_eq!(bench.dropped(1, DropReason::HeadOfQueue), 0);
-    // It stops for good: after the head-of-queue life time its packets are dropped and the sender goes on.
+    // It stops for good: after the head-of-queue life time its packets are dropped and the sender continues.
     while bench.ends[0].send_with(p.len(), |out| out.copy_from_slice(&p)).is_ok() {
         bench.switch.step(bench.now);
     }
@@ -371,13 +371,13 @@ fn no_packet_harms_the_switch() {
     for _ in 0..20_000 {
         let mut bytes = seeds[roll() as usize % seeds.len()].clone();
         for _ in 0..roll() % 6 {
-            // Mostly the headers, where everything is decided; the length in the LRH stays right.
+            // Mostly the headers, which determine the result; the length in the LRH remains valid.
             let at = roll() as usize % if roll() % 2 == 0 { 100.min(bytes.len()) } else { bytes.len() };
             if !(4..6).contains(&at) {
                 bytes[at] = roll() as u8;
             }
         }
-        // With right CRCs for what is in them now, most of the time.
+        // Usually with CRCs that match the changed packet.
         if roll() % 8 != 0 {
             let end = bytes.len();
             let icrc = ib_wire::crc::icrc(&bytes[..end - 6]);
@@ -398,6 +398,6 @@ fn no_packet_harms_the_switch() {
     let reasons =
         DropReason::ALL.into_iter().filter(|&r| (1..=4).any(|port| bench.dropped(port, r) > 0)).count();
     assert!(reasons >= 8, "{reasons} reasons");
-    // It still works (a hostile Set may have put it anywhere, so from the start).
+    // It still works. A hostile Set may have changed any setting, so the check starts over.
     assert_eq!(bench.get::<NodeInfo>(attribute::NODE_INFO, 0).node_type, NodeType::Switch);
 }

@@ -1,21 +1,22 @@
-//! How long data that came in by a link between switches waits for slow receivers.
+//! Limit of the time for which data from a link between switches waits for slow receivers.
 //!
-//! A packet that waits holds up everything behind it, also what other hosts get by that link. So all waits of a link together
-//! have a budget: as long as there is some of it left, a packet waits up to the head-of-queue life time (IBA 18.2.5.4). A link whose
-//! receivers have used it up waits for [`PASSING`] only, which a receiver that keeps taking packets does not exceed.
+//! A packet that waits holds up everything behind it, including packets for other hosts. So all waits of a
+//! link share a budget. While some of it is left, a packet waits up to the head-of-queue life time (IBA
+//! 18.2.5.4). A link whose receivers have used it up waits for [`PASSING`] only, which a receiver that keeps
+//! accepting packets does not exceed.
 
 use std::time::{Duration, Instant};
 
 use super::{HEAD_OF_QUEUE_LIFE, PASSING};
 
-/// Time without a wait that gives back one part of waiting: slow receivers have at most a ninth of a link's time.
+/// Time without a wait that returns one unit of budget: slow receivers use at most a ninth of a link's time.
 const REFILL: u32 = 8;
 
-/// The waits of one link.
+/// Wait budget of one link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitBudget {
     left: Duration,
-    /// When `left` was right; `None` before the first wait.
+    /// Time at which `left` was updated; `None` before the first wait.
     at: Option<Instant>,
 }
 
@@ -29,12 +30,12 @@ impl WaitBudget {
         (self.left + idle / REFILL).min(HEAD_OF_QUEUE_LIFE)
     }
 
-    /// How long a packet that has waited since then may wait in all.
+    /// Returns the longest total wait of a packet that has waited since `since`.
     pub(super) fn limit(&self, since: Instant) -> Duration {
         self.left(since).max(PASSING)
     }
 
-    /// A packet does not wait any more. The first [`PASSING`] of each wait is free.
+    /// Ends a packet's wait. The first [`PASSING`] of each wait is free.
     pub(super) fn spend(&mut self, since: Instant, now: Instant) {
         let long = now.saturating_duration_since(since).saturating_sub(PASSING);
         if !long.is_zero() {
@@ -60,7 +61,7 @@ mod tests {
         assert_eq!(budget.limit(at(400)), PASSING);
         assert_eq!(budget.limit(at(400 + 8 * 20)), Duration::from_millis(20));
         assert_eq!(budget.limit(at(400 + 8 * 1000)), HEAD_OF_QUEUE_LIFE, "no more than it was");
-        // Short waits cost nothing, and time with them gives back as well.
+        // Short waits cost nothing, and the budget recovers during them, too.
         let mut busy = WaitBudget::new();
         busy.spend(start, at(101));
         (101..901).for_each(|ms| busy.spend(at(ms), at(ms + 1)));

@@ -5,7 +5,7 @@ use ib_wire::{Guid, Mtu};
 use pmd::hca::PortNumber;
 use pmd::soft::{SoftConfig, SoftHca};
 
-/// Adapter `n`, whose one port has that cable if there is one.
+/// Returns adapter `n`; its one port has that cable, if any.
 pub(crate) fn adapter(n: u64, cable: Option<CableEnd>) -> SoftHca {
     let guid = 0x0200_0000_0000_0000 + 16 * n;
     let mut hca = SoftHca::new(&SoftConfig {

@@ -1,4 +1,5 @@
-//! A software ConnectX that can be made to refuse, to tell of events, and to be gone; it counts how often each queue pair is flushed.
+//! A software ConnectX that can be made to refuse requests, to report events, and to be gone. It counts how
+//! often each queue pair is flushed.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -21,7 +22,7 @@ use pmd::soft::SoftHca;
 
 pub(crate) const PORT: PortNumber = PortNumber(1);
 
-/// Queues of a worker that are soon full.
+/// Sizes of a worker's queues that are soon full.
 pub(crate) const SIZES: WorkerSizes = WorkerSizes {
     ud_send_depth: 64,
     ud_recv_depth: 64,
@@ -40,26 +41,26 @@ type Ud = <SoftQueues as Queues>::Ud;
 type Rc = <SoftQueues as Queues>::Rc;
 pub(crate) type Destination = <SoftQueues as Queues>::Destination;
 
-/// Some of the ways that queue pairs go.
+/// Selects transitions of queue pairs.
 pub(crate) type Choice = fn(&QpTransition) -> bool;
 
-/// See the module.
+/// The device of this module.
 pub(crate) struct Device {
     pub(crate) hca: SoftHca,
-    /// How often each queue pair was told to flush.
+    /// How often each queue pair was flushed.
     pub(crate) flushes: HashMap<Qpn, u32>,
-    /// Datagram queue pairs do not go this way: what is refused, and how often that was tried.
+    /// Transitions that datagram queue pairs are refused, and the number of tries.
     pub(crate) refused: Option<(Choice, u32)>,
-    /// It attaches to no group: how often that was tried.
+    /// If set, it attaches to no group; the number of tries.
     pub(crate) attach_refused: Option<u32>,
-    /// What it tells beside its own events.
+    /// Events that it reports in addition to its own.
     pub(crate) events: VecDeque<AsyncEvent>,
-    /// It answers nothing any more.
+    /// It no longer answers.
     pub(crate) gone: bool,
 }
 
 impl Device {
-    /// One with one port.
+    /// Creates one with one port.
     pub(crate) fn new(n: u8) -> Self {
         let hca = adapter(n.into(), None);
         Self {

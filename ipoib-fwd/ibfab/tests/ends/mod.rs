@@ -22,10 +22,10 @@ use pmd::mem::{Pool, PoolConfig};
 use crate::device::{Destination, Device, PORT, SIZES, SoftQueues};
 
 pub(crate) const WORKERS: u8 = 2;
-/// For whatever has to happen, on a machine that may be busy.
+/// Limit for any wait, on a machine that may be busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The last state of each link that was published.
+/// The last published state of each link.
 #[derive(Default)]
 pub(crate) struct States(pub(crate) Vec<Option<Arc<LinkState>>>, Quiescence);
 
@@ -50,11 +50,11 @@ pub(crate) struct End {
     pub(crate) board: States,
     pub(crate) times: Recorder,
     pub(crate) removed: Vec<LinkIndex>,
-    /// Whom it has queried in vain: the query was not sent.
+    /// Addresses whose queries were not sent.
     pub(crate) unsent: Vec<IpAddr>,
 }
 
-/// Address of an end on a link: each link has its own subnet.
+/// Returns the address of an end on a link: each link has its own subnet.
 pub(crate) fn ip(link: LinkIndex, n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, link.0 as u8, 0, n)
 }
@@ -81,7 +81,7 @@ impl End {
     pub(crate) fn turn(&mut self, now: Instant) {
         for (index, worker) in (0u8..).zip(&mut self.workers) {
             worker.commands(&mut self.times, |(), _| {});
-            // What is gone completes nothing.
+            // A device that is gone completes nothing.
             if !self.endpoint.hca().gone {
                 worker.queues().turn();
             }
@@ -91,7 +91,7 @@ impl End {
                 let Source::Ud(from) = received.source else { continue };
                 let link = LinkIndex(u16::from(received.ud.expect("in the table").0));
                 let arp = Arp::parse(decapsulate(received.buf.data()).unwrap().1).unwrap();
-                // A link that is going has left the groups, but not all senders know.
+                // A link that is being removed has left the groups, but some senders do not know yet.
                 if let Some(link) = self.endpoint.link_at(link) {
                     link.handle_arp(now, WorkerIndex(index), &from, arp);
                 }
@@ -134,17 +134,17 @@ impl End {
 pub(crate) struct World {
     pub(crate) fabric: Fabric,
     pub(crate) ends: [End; 2],
-    /// How far the world's clock is ahead of the real one.
+    /// Difference of the world's clock from the real one.
     pub(crate) ahead: Duration,
 }
 
 impl World {
-    /// The world's clock.
+    /// Returns the time of the world's clock.
     pub(crate) fn now(&self) -> Instant {
         Instant::now() + self.ahead
     }
 
-    /// Runs for so long by the world's clock, a millisecond an iteration.
+    /// Runs for `span` by the world's clock, a millisecond an iteration.
     pub(crate) fn run_for(&mut self, span: Duration, mut see: impl FnMut(&mut Self)) {
         let end = self.now() + span;
         self.run("some iterations", |w, now| {
@@ -188,20 +188,21 @@ impl World {
     }
 }
 
-/// One switch, with these lines for the default partition and the partitions behind it.
+/// Returns the configuration of one switch, with these lines for the default partition and further
+/// partitions.
 fn fabric_config(partitions: &str) -> FabricConfig {
     let text = format!("[[switch]]\nname = \"s\"\nports = 2\n[[partition]]\npkey = 0xffff\n{partitions}");
     FabricConfig::parse(FilePath::new("test.toml"), &text).unwrap()
 }
 
 impl World {
-    /// Gives the subnet manager other partitions than [`Self::new`] did.
+    /// Changes the partitions of the subnet manager.
     pub(crate) fn set_partitions(&mut self, partitions: &str) {
         let now = self.now();
         self.fabric.set_partitions(now, fabric_config(partitions).effective_partitions());
     }
 
-    /// Two ends on one switch, with these partitions beside the default one; and their pools.
+    /// Creates two ends on one switch, with these partitions in addition to the default one; and their pools.
     pub(crate) fn new(partitions: &str) -> (Self, [Pool; 2]) {
         let start = Instant::now();
         let config = fabric_config(partitions);

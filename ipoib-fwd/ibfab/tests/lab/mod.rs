@@ -1,4 +1,4 @@
-//! Network namespaces, a fabric that runs on a thread, the kernels' own programs.
+//! A testbed: network namespaces, a fabric on a thread, and the kernels' own programs.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -14,14 +14,14 @@ use ibfab::config::FabricConfig;
 use ibfab::host::HostCounters;
 use ibfab::program::{Options, Program};
 
-/// For what has to happen, on a machine that has much else to do.
+/// Limit for any wait, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Network namespaces that go with the test.
+/// Network namespaces, removed on drop.
 pub(crate) struct Namespaces(pub(crate) Vec<String>);
 
 impl Namespaces {
-    /// Makes some, or says why not.
+    /// Creates namespaces, or returns why that failed.
     pub(crate) fn new(count: usize) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("not root".to_owned());
@@ -65,13 +65,13 @@ fn inside<T: Send + 'static>(
     })
 }
 
-/// What the fabric saw, after it ended.
+/// Results of the fabric after it stopped.
 pub(crate) struct Outcome {
     pub(crate) hosts: Vec<HostCounters>,
     pub(crate) lost_buffers: u32,
 }
 
-/// Something to be done to the running fabric.
+/// An operation on the running fabric.
 type Errand = Box<dyn FnOnce(&mut Program) + Send>;
 
 /// A fabric on a thread of its own.
@@ -82,7 +82,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it and waits until all links are up.
+    /// Starts the fabric and waits until all links are up.
     pub(crate) fn start(config: FabricConfig, options: Options) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (up, is_up) = mpsc::channel();
@@ -117,7 +117,7 @@ impl Running {
         Self { stop, errands, thread }
     }
 
-    /// Has something done between two turns.
+    /// Runs an operation between two iterations and returns its result.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         errand: impl FnOnce(&mut Program) -> T + Send + 'static,
@@ -127,7 +127,7 @@ impl Running {
         is_answered.recv_timeout(PATIENCE).unwrap()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition is true.
     pub(crate) fn wait(&self, what: &str, until: impl Fn(&mut Program) -> bool + Clone + Send + 'static) {
         let start = Instant::now();
         while !self.ask(until.clone()) {
@@ -143,13 +143,14 @@ impl Running {
     }
 }
 
-/// True if one ping is answered within so many seconds. One at a time: behind an answer `ping` waits for others for two round trips only.
+/// True if one ping is answered within `seconds`. It sends a single ping: after a first answer, `ping` waits
+/// for others for two round trips only.
 fn answered(netns: &str, to: &str, size: &str, seconds: &str) -> bool {
     let arguments = ["netns", "exec", netns, "ping", "-n", "-c", "1", "-W", seconds, "-s", size, to];
     run("ip", &arguments).status.success()
 }
 
-/// True if all of `count` pings are answered, the first included, however slow the machine is.
+/// True if all of `count` pings are answered, including the first, however slow the machine is.
 pub(crate) fn pings(netns: &str, to: &str, size: &str, count: u32) -> bool {
     (0..count).all(|_| answered(netns, to, size, "60"))
 }
@@ -159,7 +160,7 @@ pub(crate) fn is_silent(netns: &str, to: &str) -> bool {
     !answered(netns, to, "56", "1")
 }
 
-/// Pings until `count` in a row are answered, and what was lost before does not matter.
+/// Pings until `count` in a row are answered; earlier losses do not matter.
 pub(crate) fn comes_back(netns: &str, to: &str, size: &str, count: u32) {
     let start = Instant::now();
     while !(0..count).all(|_| answered(netns, to, size, "2")) {

@@ -1,4 +1,4 @@
-//! How much work the requests of one turn may be.
+//! Limits of the work for the requests of one iteration.
 
 use ib_wire::sa::{PathMask, PathRecord};
 
@@ -9,7 +9,7 @@ fn requests_that_have_much_examined_are_spread_over_turns() {
     const REQUESTS: u64 = 8;
     let mut bench = Bench::new(1, Faults::default());
     bench.run(|b| b.all_active());
-    bench.fabric.examined_per_turn = 1;
+    bench.fabric.examined_per_iteration = 1;
     let port = bench.adapters[0].port(PORT).unwrap();
     let peer = MadAddress::gsi(port.sm_lid, ServiceLevel::new(0));
     // Names neither end: all pairs are examined.
@@ -42,7 +42,7 @@ fn subnet_management_goes_on_when_requests_have_had_their_work() {
         let active = b.adapters[0].port(PORT).unwrap().state == PortState::Active;
         active && outside.is_up()
     });
-    bench.fabric.examined_per_turn = 1;
+    bench.fabric.examined_per_iteration = 1;
     let port = bench.adapters[0].port(PORT).unwrap();
     let peer = MadAddress::gsi(port.sm_lid, ServiceLevel::new(0));
     let wanted = PathRecord { pkey: PKey(0x8123), ..PathRecord::default() };

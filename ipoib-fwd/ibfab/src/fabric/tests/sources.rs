@@ -1,4 +1,5 @@
-//! A host whose owner sends packets of his own, with another one's source LID, and answers the subnet manager as he likes.
+//! A host that sends forged packets with the source LID of another host, and any answers to the subnet
+//! manager.
 
 use ib_wire::smp::{DATA_LEN, NodeInfo, NodeType};
 
@@ -31,7 +32,7 @@ fn sa_packet(request: &SaMad, slid: Lid, dlid: Lid) -> Vec<u8> {
 /// ICRC and VCRC.
 const CRCS_LEN: usize = 6;
 
-/// What the host answers to the question who it is.
+/// The host's answer to a query of its NodeInfo.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Answer {
     Truth,
@@ -40,10 +41,10 @@ enum Answer {
     Garbage,
 }
 
-/// An honest host that is a member of the broadcast group, at port 1, and the other one at port 2.
+/// A host at port 1 that is a member of the broadcast group, and an attacker at port 2.
 struct Pair {
     bench: Bench,
-    /// The end of the other host's cable.
+    /// The end of the attacker's cable.
     outside: CableEnd,
     /// The end that its adapter's cable leads to.
     inside: CableEnd,
@@ -102,7 +103,7 @@ impl Pair {
                     Answer::Switch => smp.set_attribute(&NodeInfo { node_type: NodeType::Switch, ..info }),
                     Answer::Garbage => smp.data = [0; DATA_LEN],
                 }
-                // Nobody looks at CRCs between ports of one process.
+                // CRCs are not checked between ports of one process.
                 let start = packet.len() - CRCS_LEN - MAD_LEN;
                 packet[start..start + MAD_LEN].copy_from_slice(&smp.to_bytes()[..]);
             }
@@ -119,7 +120,7 @@ impl Pair {
         }
     }
 
-    /// The honest host's port.
+    /// Returns the attributes of the first host's port.
     fn victim(&self) -> pmd::hca::PortAttributes {
         self.bench.adapters[0].port(PORT).unwrap()
     }
@@ -129,7 +130,7 @@ impl Pair {
         groups.find(|group| group.0 == self.member.mgid).unwrap().2
     }
 
-    /// Packets of the other host that were dropped for their source LID.
+    /// Returns how many of the attacker's packets were dropped for their source LID.
     fn dropped(&self) -> u64 {
         let port = self.bench.fabric.switch().ports().find(|port| port.number.0 == 2).unwrap();
         port.switch.dropped(crate::switch::DropReason::SourceLid)
@@ -139,12 +140,12 @@ impl Pair {
         self.bench.fabric.manager().unwrap().counters().sa_requests
     }
 
-    /// The other host sends a leave in the honest one's name.
+    /// Sends a leave in the first host's name from the attacker's port.
     fn forge(&mut self) {
         self.leave_from(self.victim().lid);
     }
 
-    /// The other host sends a leave of the honest one with this source LID.
+    /// Sends a leave of the first host from the attacker's port with this source LID.
     fn leave_from(&mut self, slid: Lid) {
         let leave = SaMad::request(Method::Delete, Tid(2), JOIN.bits(), &self.member);
         let forged = sa_packet(&leave, slid, self.victim().sm_lid);
@@ -191,10 +192,10 @@ fn a_host_sends_from_each_of_its_lids_and_from_no_other() {
         pair.leave_from(Lid(other.0 + offset));
         assert_eq!(pair.dropped(), u64::from(offset) + 1, "the honest host's LID {}", other.0 + offset);
     }
-    assert_eq!(pair.members(), 1, "nobody leaves for another one");
+    assert_eq!(pair.members(), 1, "no host leaves for another one");
 }
 
-/// Switches of others behind a link with `trunk = true`, with a host there that sends packets of its own.
+/// Switches of another owner behind a link with `trunk = true`, with a host that sends forged packets.
 struct Far {
     bench: Bench,
     far: Fabric,
@@ -241,7 +242,8 @@ impl Far {
         }
     }
 
-    /// Packets that were dropped for their source LID at the trunk, and requests that subnet administration got.
+    /// Returns the packets that were dropped for their source LID at the trunk, and the requests that reached
+    /// subnet administration.
     fn outcome(&self) -> (u64, u64) {
         let fabric = &self.bench.fabric;
         let trunk = fabric.switch().ports().find(|port| port.number.0 == 1).unwrap();

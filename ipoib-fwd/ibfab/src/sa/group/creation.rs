@@ -1,4 +1,4 @@
-//! How multicast groups are made: by requests of ports (IBA 15.2.5.17.2), and broadcast groups by partitions.
+//! Creation of multicast groups: by requests of ports (IBA 15.2.5.17.2), and broadcast groups by partitions.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::super::select::{choose_mtu, choose_rate};
 use super::{Group, Groups, KEEPS, agrees};
 use crate::subnet::{EndPort, Partition, SmConfig};
 
-/// What a join must say beyond that if it is to create the group (IBA 15.2.5.17.2).
+/// Further components that a join must have to create the group (IBA 15.2.5.17.2).
 const CREATE: McMask =
     McMask::QKEY.union(McMask::TRAFFIC_CLASS).union(McMask::PKEY).union(McMask::SL).union(McMask::FLOW_LABEL);
 
 impl Groups {
-    /// A new group by a request's attributes (IBA 15.2.5.17.2).
+    /// Creates a group with the attributes of a request (IBA 15.2.5.17.2).
     pub(super) fn create(
         &mut self,
         context: &Context<'_>,
@@ -28,7 +28,7 @@ impl Groups {
         if !mask.contains(CREATE) {
             return Err(refuse(status::INSUFFICIENT_COMPONENTS));
         }
-        // Only who keeps a group alive makes it, and only in a partition that its port is in.
+        // Only a member that keeps a group alive can create it, and only in a partition of its port.
         if !wanted.join_state.intersects(KEEPS) || !port.port.is_in(wanted.pkey) {
             return Err(INVALID);
         }
@@ -78,8 +78,9 @@ impl Groups {
         Ok(Group { record, members: BTreeMap::new(), permanent: false, maker })
     }
 
-    /// The broadcast group of the IPoIB link that a group belongs to, if it does. The group has what that one has, which is there
-    /// first (RFC 4391 section 5), also its MTU and rate: with less of them it would keep the link's other hosts out.
+    /// Returns the broadcast group of the IPoIB link that a group belongs to, if any. The broadcast group
+    /// exists first, and the group has its attributes (RFC 4391 section 5), including MTU and rate: with
+    /// smaller ones it would exclude the link's other hosts.
     fn link_of(
         &self,
         mgid: Gid,
@@ -94,7 +95,7 @@ impl Groups {
         if agrees(&broadcast.record, wanted, mask) { Ok(Some(broadcast.record)) } else { Err(INVALID) }
     }
 
-    /// An MGID of our own: transient, the signature that OpenSM uses for these, a number.
+    /// Chooses an MGID: transient, with the signature that OpenSM uses for such groups, and a number.
     fn choose_mgid(&mut self, wanted: &McMemberRecord, mask: McMask) -> Result<Gid, Refusal> {
         let scope = if mask.contains(McMask::SCOPE) { wanted.scope.get() } else { 2 };
         for _ in 0..=self.groups.len() {
@@ -115,7 +116,7 @@ const fn is_usable(mgid: Gid) -> bool {
     mgid.is_multicast() && mgid.0[1] & 0xe0 == 0 && mgid.0[1] & 0x0f != 0
 }
 
-/// The broadcast group of a partition.
+/// Returns the record of a partition's broadcast group.
 pub(super) fn broadcast_record(
     partition: &Partition,
     mgid: Gid,

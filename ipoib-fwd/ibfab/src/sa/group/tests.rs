@@ -1,6 +1,6 @@
 use super::*;
 
-/// The indexes agree with the groups.
+/// Checks that the indexes agree with the groups.
 fn check(groups: &mut Groups) {
     let taken: BTreeMap<Lid, Gid> = groups.groups.iter().map(|(&mgid, g)| (g.record.mlid, mgid)).collect();
     assert_eq!(groups.by_mlid, taken);

@@ -1,4 +1,4 @@
-//! Subnet administration as its clients see it.
+//! Subnet administration from the clients' side.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(super) fn member(world: &World, i: usize, mgid: Gid) -> McMemberRecord {
     }
 }
 
-/// A join as Linux makes it for any group but the broadcast one.
+/// Returns a join as Linux sends it for any group except the broadcast group.
 pub(super) fn creation(world: &World, i: usize, mgid: Gid) -> (McMask, McMemberRecord) {
     let mask = JOIN
         | McMask::QKEY
@@ -137,7 +137,7 @@ fn paths_between_ports() {
     assert_eq!(world.path(2, PathMask::DLID | PathMask::SLID, &by_lid).unwrap().dgid, world.gid(2));
     let group = PathRecord { dgid: broadcast(), ..wanted };
     assert_eq!(world.path(1, ends, &group).unwrap().dlid, Lid(0xc000));
-    // All that there are from one port: too many for one, one table for several.
+    // All paths from one port: too many for one record, a table for several.
     assert_eq!(world.path(1, PathMask::SGID, &wanted), Err(0x0400));
     let table = world.ask(1, Method::GetTable, PathMask::SGID.bits(), &wanted);
     assert!(table.header.status.is_ok() && table.rmpp.flags.contains(RmppFlags::LAST));
@@ -187,12 +187,12 @@ fn partitions_keep_ports_apart() {
     let wanted = member(&world, 4, mgid);
     assert_eq!(world.member(4, Method::Set, JOIN, &wanted), Err(0x0200));
     assert_eq!(world.member(4, Method::Get, McMask::MGID, &wanted), Err(0x0300));
-    // A limited member joins by the full key, which is the group's, and not by a limited one.
+    // A limited member joins by the full key, which is the group's, not by a limited one.
     let limited = McMemberRecord { pkey: PKey(2), ..member(&world, 2, mgid) };
     assert!(world.member(2, Method::Set, JOIN, &limited).is_ok());
     let full = McMemberRecord { pkey: PKey(0x8002), ..limited };
     assert!(world.member(2, Method::Set, JOIN | McMask::PKEY, &full).is_ok());
-    // Nodes and ports of others are not shown.
+    // Nodes and ports of other partitions are hidden.
     for id in [attribute::NODE_RECORD, attribute::PORT_INFO_RECORD] {
         for (of, status) in [(1, MadStatus::OK), (4, MadStatus(0x0300))] {
             let mut record = SaMad::request(Method::Get, Tid(1), 1, &PathRecord::default());
@@ -244,10 +244,14 @@ fn gids_of_another_prefix_are_refused() {
         mgid: broadcast(),
         ..McMemberRecord::default()
     };
-    assert_eq!(world.member(1, Method::Set, JOIN, &by(old)), Err(0x0200), "it does not know yet where it is");
+    assert_eq!(
+        world.member(1, Method::Set, JOIN, &by(old)),
+        Err(0x0200),
+        "it has not learned the new prefix yet"
+    );
     assert_eq!(world.member(1, Method::Set, JOIN, &by(new)).unwrap().port_gid, new);
     assert_eq!(world.member(1, Method::Delete, JOIN, &by(old)), Err(0x0200));
-    // Paths are also found by link-local GIDs, which every port has, and by no third prefix.
+    // Paths are also found by link-local GIDs, which every port has, but not by a third prefix.
     let ends = PathMask::DGID | PathMask::SGID;
     let link_local = PathRecord { sgid: old, dgid: world.gid(2), ..PathRecord::default() };
     assert_eq!(world.path(1, ends, &link_local).unwrap().sgid, new);
@@ -279,7 +283,7 @@ fn partitions_come_and_go_while_others_talk() {
         let wanted = member(world, i, of(pkey));
         world.member(i, Method::Set, JOIN, &wanted).map(|r| r.mlid)
     };
-    // Two more: the default one is not touched.
+    // Two more: the default one does not change.
     let two = partition(0x8002, &[(0x1001, true), (0x2001, false)]);
     let three = partition(0x8003, &[(0x1001, true), (0x3001, true)]);
     set(&mut world, &[default.clone(), two.clone(), three.clone()]);
@@ -292,13 +296,13 @@ fn partitions_come_and_go_while_others_talk() {
     join(&mut world, 1, 0x8003).unwrap();
     assert_eq!(join(&mut world, 3, 0x8002), Err(0x0200));
     assert_eq!(world.multicast(0, mlid), 1 << 1 | 1 << 2);
-    // One goes: keys behind it keep their places, and its group is gone.
+    // One is removed: later keys keep their indexes, and its group is deleted.
     set(&mut world, &[default.clone(), three.clone()]);
     assert_eq!(keys(&world, 1), [PKey::DEFAULT, PKey(0), PKey(0x8003)]);
     assert_eq!(world.multicast(0, mlid), 0);
     assert_eq!(join(&mut world, 1, 0x8002), Err(0x0600));
     assert_eq!(world.sm.groups().count(), 2);
-    // Memberships change: who is out is out of the group as well, who is limited now stays.
+    // Memberships change: a removed member leaves the group, a limited one remains.
     set(&mut world, &[default.clone(), partition(0x8003, &[(0x1001, false), (0x2001, true)])]);
     assert_eq!(keys(&world, 1), [PKey::DEFAULT, PKey(0), PKey(0x0003)]);
     assert_eq!(keys(&world, 3), [PKey::DEFAULT, PKey(0), PKey(0)]);
@@ -306,7 +310,7 @@ fn partitions_come_and_go_while_others_talk() {
     assert_eq!(members(&world), 1);
     set(&mut world, &[default.clone(), partition(0x8003, &[(0x2001, true)])]);
     assert_eq!(members(&world), 0);
-    // Another Q_Key: members are told to join anew.
+    // Another Q_Key: members are requested to join again.
     let before = world.nodes[1].reregistered;
     set(&mut world, &[Partition { qkey: QKey(0xb1c), ..default.clone() }]);
     assert_eq!((world.nodes[1].reregistered, world.nodes[3].reregistered), (before + 1, 1));
@@ -353,7 +357,7 @@ fn a_restarted_port_has_left_everything() {
 }
 
 #[test]
-fn what_is_not_known_is_said_so() {
+fn unknown_requests_get_a_status() {
     let mut world = up(1, config());
     let info = world.ask(1, Method::Get, 0, &ClassPortInfo::parse(&[0; 72]));
     let info: ClassPortInfo = info.record().unwrap();
@@ -363,7 +367,7 @@ fn what_is_not_known_is_said_so() {
     assert_eq!(world.send(1, &request).header.status, MadStatus::UNSUPPORTED_ATTRIBUTE);
     request.header.method = Method::GetMulti;
     assert_eq!(world.send(1, &request).header.status, MadStatus::UNSUPPORTED_METHOD);
-    // A port that nobody gave a LID gets no answer.
+    // A port without a LID gets no answer.
     let mad =
         Mad { peer: ib_wire::mad::MadAddress::gsi(Lid(77), ServiceLevel::new(0)), bytes: request.to_bytes() };
     world.sm.handle_mad(world.now, &mad);

@@ -1,4 +1,4 @@
-//! Two nodes with one GUID: the first one keeps its traffic, the second one's port stays down.
+//! Two nodes with one GUID: the first keeps its traffic, the port of the second stays down.
 
 use std::collections::BTreeSet;
 
@@ -35,13 +35,13 @@ fn with_clone(port: u8) -> (World, usize) {
 
 #[test]
 fn the_second_one_stays_down_wherever_it_is_plugged_in() {
-    // In front of the first one in the order of discovery, and behind it.
+    // Before the first one in the order of discovery, and after it.
     for port in [1, 5] {
         let (mut world, clone) = with_clone(port);
         let (lid, registrations) = (world.lid(1), world.nodes[1].reregistered);
         for _ in 0..3 {
             sweep(&mut world);
-            assert_eq!(world.route(0, lid), 3, "the way to the first one");
+            assert_eq!(world.route(0, lid), 3, "the path to the first one");
             assert_eq!(world.nodes[1].ports[1].state, PortState::Active);
             assert_eq!(world.nodes[1].reregistered, registrations, "it keeps its groups");
             assert_eq!(world.nodes[clone].ports[1].state, PortState::Init, "port {port}");
@@ -78,7 +78,7 @@ fn it_takes_the_place_of_the_first_one_only_when_that_is_gone() {
 fn it_takes_the_place_of_the_first_one_as_soon_as_that_counts_as_gone() {
     let (mut world, clone) = with_clone(1);
     sweep(&mut world);
-    // The first one keeps its link, and answers no more.
+    // The first one keeps its link, and no longer answers.
     world.nodes[1].mute = true;
     sweep_silent(&mut world);
     assert_eq!(world.nodes[clone].ports[1].state, PortState::Init);
@@ -86,7 +86,7 @@ fn it_takes_the_place_of_the_first_one_as_soon_as_that_counts_as_gone() {
     assert_eq!(world.nodes[clone].ports[1].state, PortState::Active);
 }
 
-/// A sweep in which somebody does not answer.
+/// Runs a sweep in which a node does not answer.
 fn sweep_silent(world: &mut World) {
     world.sm.handle_port_change(world.now);
     world.pass(SECOND);
@@ -111,17 +111,17 @@ fn it_does_not_take_the_place_of_one_behind_a_switch_that_is_late() {
     sweep(&mut world);
     assert_eq!(world.nodes[clone].ports[1].state, PortState::Init);
     assert_eq!((world.lid(host), world.nodes[host].reregistered), (lid, registrations));
-    // Without the cable to its switch the first one is gone.
+    // Without the cable to its switch, the first one is gone.
     world.disconnect((0, 20));
     sweep(&mut world);
     assert_eq!((world.nodes[clone].ports[1].state, world.lid(clone)), (PortState::Active, lid));
 }
 
-/// GUID of a switch of others.
+/// GUID of a switch of another owner.
 const FAR: u64 = 0x200;
 
-/// A fabric whose ports 9 and 10 lead to switches of others: adapter 1 at port 1, a switch behind port 9 by its port 5, and an adapter at port 7
-/// of that.
+/// A fabric whose ports 9 and 10 lead to switches of another owner. Adapter 1 is at port 1, a switch behind
+/// port 9 by its port 5, and an adapter at port 7 of that switch.
 fn with_switch_of_others() -> (World, usize, usize) {
     let own =
         OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others: [(SWITCH, 9), (SWITCH, 10)].into() };
@@ -135,7 +135,8 @@ fn with_switch_of_others() -> (World, usize, usize) {
     (world, far, host)
 }
 
-/// Packets pass both ways between adapter 1 and the one behind the switch of others.
+/// Checks that packets pass in both directions between adapter 1 and the one behind the switch of another
+/// owner.
 fn check_ways(world: &World, far: usize, host: usize, case: &str) {
     let (near, there) = (world.lid(1), world.lid(host));
     let ways =
@@ -166,7 +167,8 @@ fn a_host_does_not_cut_off_the_switch_of_others_that_it_hangs_on() {
 
 #[test]
 fn a_host_does_not_link_the_switch_that_it_hangs_on_with_another_one() {
-    // It names a port without a cable, and one with an adapter; the other switch has the lower GUID, and the higher one.
+    // It names a port without a cable, and one with an adapter; the GUID of the other switch is lower, and
+    // higher.
     for (guid, local_port) in [(0x180, 11), (0x180, 7), (0x280, 11), (0x280, 7)] {
         let (mut world, far, host) = with_switch_of_others();
         let other = world.add(NodeType::Switch, guid, 20);
@@ -192,7 +194,8 @@ fn a_host_does_not_link_the_switch_that_it_hangs_on_with_another_one() {
     }
 }
 
-/// A second switch of others at port 6 of the first one, by its port 5, and an adapter at its port 7.
+/// Adds a second switch of another owner at port 6 of the first one, by its port 5, and an adapter at its
+/// port 7.
 fn with_farther_switch(guid: u64) -> (World, [usize; 4]) {
     let (mut world, far, host) = with_switch_of_others();
     let farther = world.add(NodeType::Switch, guid, 20);
@@ -203,8 +206,9 @@ fn with_farther_switch(guid: u64) -> (World, [usize; 4]) {
     (world, [far, host, farther, there])
 }
 
-/// A switch at port 4 of the first switch of others that answers as the one with this GUID, and behind it an adapter that answers
-/// as the one there. The port is asked before the one that leads to the switch itself.
+/// Adds a switch at port 4 of the first switch of another owner that answers as the one with this GUID, and
+/// behind it an adapter that answers as the one there. The sweep queries this port before the one that leads
+/// to the real switch.
 fn with_liar(world: &mut World, far: usize, guid: u64, local_port: u8, answers_only: Option<u16>) {
     let liar = world.add(NodeType::Switch, 0x9000, 20);
     world.nodes[liar].claims = Some((guid, NodeType::Switch));
@@ -218,7 +222,8 @@ fn with_liar(world: &mut World, far: usize, guid: u64, local_port: u8, answers_o
 
 #[test]
 fn a_host_that_answers_before_a_farther_switch_does_not_take_its_place() {
-    // It names the port that leads to the fabric, one without a cable and one with an adapter, with and without more answers.
+    // It names the port that leads to the fabric, one without a cable, and one with an adapter; with and
+    // without further answers.
     for answers_only in [None, Some(attribute::NODE_INFO)] {
         for (guid, local_port) in [(0x180, 5), (0x280, 5), (0x180, 11), (0x280, 11), (0x280, 7)] {
             let (mut world, [far, host, farther, there]) = with_farther_switch(guid);
@@ -267,7 +272,7 @@ fn a_host_that_has_added_a_link_does_not_take_the_place_of_a_farther_switch() {
 
 #[test]
 fn a_switch_of_others_that_was_moved_comes_up_with_all_behind_it() {
-    // To a port that is asked before its old one, and after it.
+    // To a port that is queried before its old one, and to one after it.
     for port in [4, 8] {
         let (mut world, [far, host, farther, there]) = with_farther_switch(0x280);
         let (lid, registrations) = (world.lid(there), world.nodes[there].reregistered);
@@ -294,7 +299,7 @@ fn a_switch_behind_our_own_port_is_found_by_it_though_a_host_has_its_place() {
     world.connect((other, 7), (there, 1));
     with_liar(&mut world, far, 0x280, 5, None);
     sweep(&mut world);
-    // The first sweep has nothing to compare it with.
+    // The first sweep has no earlier state for a comparison.
     assert_eq!(world.nodes[far].ports[4].state, PortState::Active);
     world.connect((0, 10), (other, 5));
     world.nodes[other].delay = SECOND / 50;

@@ -1,4 +1,4 @@
-//! Multicast groups as ports make, join and leave them.
+//! Multicast groups as ports create, join and leave them.
 
 use ib_wire::mad::Method;
 use ib_wire::sa::{JoinState, McMask, McMemberRecord, Selector};
@@ -41,7 +41,7 @@ fn groups_are_created_and_deleted_with_their_members() {
     let got = world.member(1, Method::Set, mask, &record).unwrap();
     assert_eq!(got.mlid, Lid(0xc001));
     assert_eq!(world.multicast(0, Lid(0xc001)), 1 << 1);
-    // Others join by what is there, or by the same attributes.
+    // Others join by the present attributes, or by the same ones.
     let second = member(&world, 2, all_hosts());
     world.member(2, Method::Set, JOIN, &second).unwrap();
     let other = McMemberRecord { qkey: QKey(7), ..creation(&world, 2, all_hosts()).1 };
@@ -94,7 +94,7 @@ fn a_port_that_cannot_carry_the_group_is_refused() {
     world.pump();
     let wanted = member(&world, 1, broadcast());
     assert_eq!(world.member(1, Method::Set, JOIN, &wanted), Err(0x0200));
-    // Nor does it make one: a group of the link would have the MTU of the broadcast group.
+    // It cannot create one either: a group of the link would have the MTU of the broadcast group.
     let (mask, new) = creation(&world, 1, all_hosts());
     let mask = mask.difference(McMask::MTU_SELECTOR | McMask::MTU);
     assert_eq!(world.member(1, Method::Set, mask, &new), Err(0x0200));
@@ -134,14 +134,14 @@ fn a_group_is_made_by_who_only_sends() {
     let second = member(&world, 2, all_hosts());
     world.member(2, Method::Set, JOIN, &second).unwrap();
     assert_eq!(world.multicast(0, Lid(0xc001)), 1 << 2);
-    // What it does not have it cannot leave, not even beside what it has.
+    // It cannot leave with join states that it does not have, not even in addition to its own.
     let more = McMemberRecord { join_state: JoinState::FULL_MEMBER | sender.join_state, ..sender };
     assert_eq!(world.member(1, Method::Delete, JOIN, &more), Err(0x0200));
     world.member(2, Method::Delete, JOIN, &second).unwrap();
     assert_eq!(world.sm.groups().count(), 2, "it keeps the group alive");
     world.member(1, Method::Delete, JOIN, &sender).unwrap();
     assert_eq!(world.sm.groups().count(), 1);
-    // Who sends without membership makes none.
+    // A sender without membership creates no group.
     let stranger = McMemberRecord { join_state: JoinState::SEND_ONLY_NON_MEMBER, ..record };
     assert_eq!(world.member(1, Method::Set, mask, &stranger), Err(0x0200));
 }
@@ -159,18 +159,18 @@ fn groups_of_a_link_are_as_its_broadcast_group() {
         McMemberRecord { hop_limit: 3, ..good },
         McMemberRecord { traffic_class: 1, ..good },
         McMemberRecord { pkey: PKey(0x8002), ..good },
-        // An MTU or a rate that would keep others out.
+        // An MTU or a rate that would exclude others.
         McMemberRecord { mtu: Mtu::B256.into(), ..good },
         McMemberRecord { rate: Rate::new(2), ..good },
     ] {
         let mask = mask | McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
         assert_eq!(world.member(1, Method::Set, mask, &bad), Err(0x0200), "{bad:?}");
     }
-    // What it does not say is as that of the broadcast group.
+    // Components that are not given are those of the broadcast group.
     let unsaid = McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
     let made = world.member(1, Method::Set, mask.difference(unsaid), &good).unwrap();
     assert_eq!((made.mtu, made.rate), (Mtu::B4096.into(), Rate::new(3)));
-    // No broadcast group: first that, then others.
+    // No broadcast group: that one comes first, then others.
     let mut mgid = all_hosts();
     mgid.0[4..6].copy_from_slice(&[0x80, 0x02]);
     let early = McMemberRecord { mgid, pkey: PKey(0x8002), ..good };

@@ -1,4 +1,4 @@
-//! Whatever comes in: no panic, bounded answers, and the subnet stays up.
+//! Any input: no panic, bounded answers, and the subnet stays up.
 
 use ib_wire::mad::{Mad, MadStatus};
 use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, Smp, attribute};
@@ -9,7 +9,7 @@ use super::world::World;
 use super::{SECOND, all_active, config, partition};
 use crate::subnet::{Partition, SmConfig};
 
-/// A datagram of a class that is taken, with a version that is taken, and anything else.
+/// Generates a datagram with a valid class and version, and any other content.
 fn datagram() -> impl Strategy<Value = Vec<u8>> {
     let class = prop_oneof![Just((0x01u8, 1u8)), Just((0x81, 1)), Just((0x03, 2))];
     let method = prop_oneof![any::<u8>(), Just(1), Just(2), Just(5), Just(0x12), Just(0x15), Just(0x81)];
@@ -18,7 +18,7 @@ fn datagram() -> impl Strategy<Value = Vec<u8>> {
         |((class, version), method, attribute, mut bytes, mask)| {
             bytes[..4].copy_from_slice(&[1, class, version, method]);
             bytes[16..18].copy_from_slice(&[0, attribute]);
-            // Not multi-packet, and a mask that often has what a request needs.
+            // Not multi-packet, and a mask that often has the components of a request.
             bytes[26] = 0;
             bytes[48..56].copy_from_slice(&(mask & 0x3_ffff | mask >> 46).to_be_bytes());
             bytes
@@ -39,7 +39,7 @@ proptest! {
         for (bytes, lid) in datagrams {
             let mut bytes: [u8; 256] = bytes.try_into().unwrap();
             if groups && bytes[1] == 3 {
-                // A port that is there and a group that may be.
+                // An existing port, and a group that may exist.
                 bytes[56] = 0xff;
                 bytes[57] = 0x12;
                 bytes[72..88].copy_from_slice(&world.gid(usize::from(lid % 3) + 1).0);
@@ -79,8 +79,8 @@ fn a_second_port_of_a_node_says_nothing_about_the_first_one() {
 
 #[test]
 fn an_answer_by_another_path_is_not_taken() {
-    // Two hosts: a query of the first one's port is answered by a path to the
-    // second one's, by a longer path, and by the right one in the wrong direction.
+    // Two hosts. A query of the first one's port is answered by a path to the second one's, by a longer path,
+    // and by the right path in the wrong direction.
     let mut world = World::new(2, config());
     world.pump();
     let paths = [2, 1].map(|port| DirectedPath::LOCAL.then(port).unwrap());
@@ -89,17 +89,17 @@ fn an_answer_by_another_path_is_not_taken() {
     world.sm.handle_port_change(world.now);
     world.now += SECOND / 10;
     world.sm.handle_timeout(world.now);
-    // The question to port 1, found among those that are sent.
-    let mut question = None;
-    while question.is_none() {
-        let mad = world.sm.poll_transmit().expect("a question to port 1");
+    // The query to port 1, among those that are sent.
+    let mut query = None;
+    while query.is_none() {
+        let mad = world.sm.poll_transmit().expect("a query to port 1");
         let smp = Smp::from_mad(&mad.bytes).unwrap();
         let is_it =
             smp.header.attribute == attribute::NODE_INFO && smp.hop_count() == 1 && smp.initial_path[1] == 1;
-        question = is_it.then_some(smp);
+        query = is_it.then_some(smp);
         world.carry_out(smp);
     }
-    let question = question.unwrap();
+    let query = query.unwrap();
     let claim = NodeInfo {
         base_version: 1,
         class_version: 1,
@@ -116,8 +116,7 @@ fn an_answer_by_another_path_is_not_taken() {
     };
     let unasked = world.sm.counters().unasked;
     for (path, returns) in [(paths[0], true), (longer, true), (paths[1], false)] {
-        let mut answer =
-            Smp::directed(question.header.method, question.header.tid, attribute::NODE_INFO, 0, &path);
+        let mut answer = Smp::directed(query.header.method, query.header.tid, attribute::NODE_INFO, 0, &path);
         answer = answer.answer(MadStatus::OK);
         if !returns {
             answer.header.status = MadStatus::OK;

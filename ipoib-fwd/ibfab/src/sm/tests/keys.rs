@@ -1,4 +1,4 @@
-//! M_Keys, and what is read back of what was written.
+//! M_Keys, and reading back what was written.
 
 use ib_wire::sa::McMemberRecord;
 use ib_wire::smp::{PortInfo, ProtectBits, attribute};
@@ -25,7 +25,7 @@ fn every_end_port_has_a_key_of_its_own() {
     keys.sort_unstable();
     keys.dedup();
     assert!(keys.len() == 4 && keys[0] != 0);
-    // It knows them itself: with the keys on guard a sweep still writes.
+    // The manager knows them: with protected ports, a sweep still writes.
     world.disconnect((0, 2));
     world.connect((0, 2), (2, 1));
     world.sm.handle_port_change(world.now);
@@ -64,7 +64,7 @@ fn what_somebody_else_wrote_is_found_and_written_again() {
             |world| world.nodes[2].ports[1].sm_lid = Lid(9),
         ];
         for (n, change) in changes.iter().enumerate() {
-            // A table that holds nothing yet was not written.
+            // An empty table was not written.
             if n == 3 && before.3.is_empty() {
                 continue;
             }
@@ -92,8 +92,8 @@ fn a_port_that_does_not_take_its_keys_stays_down() {
     }
 }
 
-/// A subnet manager takes over a fabric that another one brought up. One host has another
-/// M_Key, another one does not answer.
+/// A subnet manager takes over a fabric that another one brought up. One host has a different M_Key, another
+/// one does not answer.
 #[test]
 fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
     let mut world = World::new(4, config());
@@ -114,12 +114,12 @@ fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
     let (active, init) = (PortState::Active, PortState::Init);
     assert_eq!(states, [active, init, init, active]);
     assert_eq!(world.sm.counters().links_taken_down, 2);
-    // Those that can be configured were, on links that stayed up.
+    // Ports that can be configured were, on links that stayed up.
     for node in [1, 4] {
         let port = &world.nodes[node].ports[1];
         assert_eq!((port.state, port.gid_prefix, world.nodes[node].reregistered), (active, prefix, 2));
     }
-    // They come back once they take their settings.
+    // They come back once they accept their settings.
     world.nodes[2].guards[1] = Default::default();
     world.nodes[3].mute = false;
     world.pass(120 * SECOND);
@@ -133,8 +133,9 @@ fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
 
 #[test]
 fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
-    // By the port GUID alone under another node GUID, by both, and by both as a switch; in front of the victim and behind it; with
-    // the port that its cable is in, and with one that the victim does not have.
+    // Cases: the port GUID under another node GUID, both, and both as a switch. Each at a port before the
+    // victim's and behind it, with the port number that its cable is in, and with one that the victim does
+    // not have.
     for (node_guid, kind) in [
         (0x9000, NodeType::ChannelAdapter),
         (0x2000, NodeType::ChannelAdapter),
@@ -152,7 +153,7 @@ fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
             let attacker = world.add(NodeType::ChannelAdapter, 0x9000, 1);
             world.nodes[attacker].claims = Some((node_guid, kind));
             world.nodes[attacker].claimed_local_port = local_port;
-            // With a port GUID of its own it is a second port of the victim, if that is no switch.
+            // With a port GUID of its own, it is a second port of the victim, unless that is a switch.
             let is_second = local_port.is_some() && node_guid != 0x2000;
             if !is_second {
                 world.nodes[attacker].claimed_port_guid =
@@ -176,7 +177,8 @@ fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
 
 #[test]
 fn a_host_behind_a_switch_of_others_does_not_take_the_place_of_an_adapter() {
-    // As a switch with the node GUID of an adapter, with its port GUID, or with that of the fabric's own switch.
+    // As a switch with the node GUID of an adapter, with its port GUID, or with that of the fabric's own
+    // switch.
     for (node_guid, port_guid) in [(0x1000, 0x1001), (0x50, 0x1001), (0x50, SWITCH.0)] {
         let others = [(SWITCH, 9)].into();
         let own = OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others };
@@ -224,22 +226,22 @@ fn a_key_of_a_manager_that_is_gone_is_replaced_after_its_lease() {
     world.nodes[2].guards[1].set(&old);
     world.pass(25 * SECOND);
     assert!(!world.sm.is_up() && world.nodes[2].ports[1].state == PortState::Init);
-    let asked = world.nodes[2].refused;
-    assert!(asked > 4 && asked < 400, "{asked}");
+    let request = world.nodes[2].refused;
+    assert!(request > 4 && request < 400, "{request}");
     world.pass(20 * SECOND);
     assert!(world.sm.is_up() && all_active(&world), "{:?}", world.sm.counters());
     assert!(![0, 42].contains(&world.nodes[2].ports[1].mkey));
-    // A host that comes with a wrong key does not end the lease of a manager that is there.
-    let asked = Smp::directed(Method::Set, Tid(1), attribute::PORT_INFO, 0, &DirectedPath::LOCAL);
+    // A host with a wrong key does not end the lease of a manager that is present.
+    let request = Smp::directed(Method::Set, Tid(1), attribute::PORT_INFO, 0, &DirectedPath::LOCAL);
     let key = world.nodes[2].ports[1].mkey;
     for _ in 0..20 {
-        assert!(!world.nodes[2].guards[1].admits(&Smp { mkey: 42, ..asked }));
+        assert!(!world.nodes[2].guards[1].admits(&Smp { mkey: 42, ..request }));
         world.nodes[2].guards[1].follow(world.now);
         world.pass(10 * SECOND);
         world.nodes[2].guards[1].follow(world.now);
     }
     let mut shown = PortInfo::default();
-    world.nodes[2].guards[1].show(&asked, &mut shown);
+    world.nodes[2].guards[1].show(&request, &mut shown);
     assert_eq!((shown.mkey, shown.mkey_protect.get()), (0, 1));
     assert_eq!(world.nodes[2].ports[1].mkey, key);
 }
@@ -252,7 +254,7 @@ fn a_host_that_reads_back_something_else_does_not_make_the_manager_sweep_without
     let sweeps = world.sm.counters().sweeps;
     world.pass(10 * SECOND);
     assert!(world.sm.counters().sweeps - sweeps <= 2, "{:?}", world.sm.counters());
-    // Nor does it have more read when links change all the time.
+    // Nor does it cause more reads when links change all the time.
     let found = world.sm.counters().found_changed;
     for _ in 0..100 {
         world.sm.handle_port_change(world.now);
@@ -267,7 +269,7 @@ fn reading_a_mute_host_back_holds_up_no_joins_and_links_once() {
     let joined = |world: &World| world.multicast(0, Lid(0xc000));
     let is_up = |world: &World, node: usize| world.nodes[node].ports[1].state == PortState::Active;
     world.nodes[2].mute = true;
-    // The light sweep has begun, and the mute host's answers are waited for.
+    // The light sweep has started, and the mute host's answers are outstanding.
     world.pass(10 * SECOND);
     let wanted: McMemberRecord = member(&world, 1, broadcast());
     world.member(1, Method::Set, JOIN, &wanted).unwrap();
@@ -286,7 +288,7 @@ fn reading_a_mute_host_back_holds_up_no_joins_and_links_once() {
     world.sm.handle_port_change(world.now);
     world.pass(Duration::from_millis(50));
     assert!(is_up(&world, next));
-    // What was left out is read later: the change of a table between.
+    // Reads that were left out follow later: the change of a table in between.
     world.nodes[2].mute = false;
     world.nodes[3].pkeys[1].get_mut(&0).unwrap()[5] = PKey(0x8005);
     world.pass(11 * SECOND);
@@ -320,7 +322,7 @@ fn a_mute_host_holds_up_joins_and_links_once_and_comes_back() {
     let mut world = guarded();
     let joined = |world: &World| world.multicast(0, Lid(0xc000));
     let is_up = |world: &World, node: usize| world.nodes[node].ports[1].state == PortState::Active;
-    // One that answers nothing from the start on, and one that stops.
+    // One that never answers, and one that stops.
     let mute = world.add(NodeType::ChannelAdapter, 0x8000, 1);
     world.nodes[mute].mute = true;
     world.nodes[2].mute = true;
@@ -365,7 +367,7 @@ fn a_host_that_no_longer_answers_leaves_its_groups() {
     assert_eq!(world.sm.ports().count(), 3);
     world.nodes[2].mute = false;
     world.pass(6 * SECOND);
-    assert_eq!((world.sm.ports().count(), world.nodes[2].reregistered), (4, 2), "it is to join again");
+    assert_eq!((world.sm.ports().count(), world.nodes[2].reregistered), (4, 2), "it must join again");
 }
 
 #[test]
@@ -378,7 +380,7 @@ fn a_host_that_answers_only_who_it_is_holds_up_others_now_and_then() {
     world.pass(60 * SECOND);
     let before = world.sm.counters().smp_lost;
     world.pass(60 * SECOND);
-    // Each attempt, four seconds and more apart, loses two packets at the same time.
+    // Each attempt, at least four seconds apart, loses two packets at the same time.
     assert!(world.sm.counters().smp_lost - before <= 26, "{:?}", world.sm.counters());
     world.nodes[host].answers_only = None;
     world.pass(6 * SECOND);

@@ -45,7 +45,7 @@ fn lids_that_a_port_brings_are_kept_only_where_they_are_a_block() {
     assert!(all_active(&world));
     let lids: Vec<u16> = (1..=3).map(|i| world.lid(i).0).collect();
     assert!(lids.iter().all(|lid| lid % 4 == 0) && lids[1] != lids[2], "{lids:?}");
-    // One alone keeps the block that it brings.
+    // A port alone keeps the block that it reports.
     let mut world = super::World::new(1, with_lmc(2));
     world.nodes[1].ports[1].lid = Lid(64);
     world.pass(SECOND);
@@ -71,8 +71,8 @@ fn the_lids_of_one_port_are_spread_over_trunks() {
     for (&home, &adapter) in &adapters {
         for &from in adapters.keys().filter(|&&from| from != home) {
             let base = world.lid(adapter).0;
-            let ways: BTreeSet<_> = (base..base + 4).map(|lid| walk(&world, from, Lid(lid))).collect();
-            assert!(ways.len() > 1, "all four LIDs of {adapter} go one way from {from}");
+            let routes: BTreeSet<_> = (base..base + 4).map(|lid| walk(&world, from, Lid(lid))).collect();
+            assert!(routes.len() > 1, "all four LIDs of {adapter} take one path from {from}");
         }
     }
 }
@@ -93,7 +93,7 @@ fn paths_and_memberships_go_by_each_lid_of_a_port() {
     let wanted = PathRecord { sgid: world.gid(1), dgid: world.gid(2), ..PathRecord::default() };
     let path = world.path(1, PathMask::SGID | PathMask::DGID, &wanted).unwrap();
     assert_eq!((path.slid, path.dlid), (own, other));
-    // A request that comes from another LID of the port is the port's.
+    // A request from another LID of the port belongs to the port.
     let record = McMemberRecord {
         mgid: broadcast(),
         port_gid: world.gid(1),

@@ -1,4 +1,4 @@
-//! Who may change whose membership of a group: the table of `Groups::may_change`, row by row.
+//! Permission to change a membership of a group: the table of `Groups::may_change`, row by row.
 
 use ib_wire::mad::Method;
 use ib_wire::sa::{JoinState, McMask, McMemberRecord, SaMad};
@@ -25,7 +25,7 @@ fn world() -> World {
     up(4, SmConfig { partitions, ..config() })
 }
 
-/// What port `from` asks for about port `about`, with or without ProxyJoin.
+/// Sends a request of port `from` for port `about`, with or without ProxyJoin.
 fn change(world: &mut World, from: usize, method: Method, about: usize, proxy: bool) -> Result<(), u16> {
     let record = McMemberRecord { proxy_join: proxy, ..member(world, about, group()) };
     let mask = if proxy { JOIN | McMask::PROXY_JOIN } else { JOIN };
@@ -45,7 +45,7 @@ fn a_membership_that_a_port_asked_for_is_its_own() {
             assert_eq!(change(&mut w, from, method, 2, proxy), REFUSED, "{from} {method:?} {proxy}");
         }
     }
-    // Not even a part more, and not by the SM_Key.
+    // Not even one more join state, and not with the SM_Key.
     let more = JoinState::FULL_MEMBER | JoinState::NON_MEMBER;
     let record = McMemberRecord { proxy_join: true, join_state: more, ..member(&w, 2, group()) };
     assert_eq!(w.member(1, Method::Set, JOIN | McMask::PROXY_JOIN, &record).map(|_| ()), REFUSED);
@@ -70,7 +70,7 @@ fn a_membership_by_proxy_is_the_partitions() {
     }
     assert_eq!(change(&mut w, 3, Method::Delete, 2, false), Ok(()), "another one of the partition");
     assert_eq!(members(&w), 0);
-    // The port itself makes it its own.
+    // The port itself makes the membership its own.
     assert_eq!(change(&mut w, 1, Method::Set, 2, true), Ok(()));
     let stored = |w: &mut World| {
         let mut request =
@@ -85,7 +85,7 @@ fn a_membership_by_proxy_is_the_partitions() {
     assert_eq!(change(&mut w, 2, Method::Delete, 2, false), Ok(()));
 }
 
-/// A group that is not there yet is made for a port by proxy only from within its partition.
+/// Only a port within the partition can create a group for another port by proxy.
 #[test]
 fn nobody_makes_a_group_in_the_name_of_another_partitions_port() {
     let mut w = world();

@@ -216,7 +216,7 @@ fn partitions_go_to_their_ports() {
 fn switches_enforce_partitions_where_adapters_hang() {
     let mut config = config();
     config.partitions.push(partition(0x8002, &[(0x1001, true), (0x2001, false)]));
-    // A port by its place, and everybody else as limited members.
+    // One port by its position, and all others as limited members.
     let named = vec![(Member::At((SWITCH, 3)), Membership::Full)];
     let members = Members { named, others: Some(Membership::Limited) };
     config.partitions.push(Partition { pkey: PKey(0x8003), members, ..Partition::default_ipoib() });
@@ -238,7 +238,7 @@ fn switches_enforce_partitions_where_adapters_hang() {
         assert_eq!(at.pkeys[i], own.pkeys[1], "the same at both ends");
         assert!(at.ports[i].pkey_enforce_in && at.ports[i].pkey_enforce_out);
     }
-    // Not between switches, and a table that is too short is no table.
+    // Not between switches; a table that is too short is not enforced.
     assert!(!world.nodes[0].ports[19].pkey_enforce_in && !world.nodes[far].ports[5].pkey_enforce_out);
     assert!(world.nodes[far].ports[17].pkey_enforce_in);
     world.nodes[far].switch.partition_enforcement_cap = 1;
@@ -271,7 +271,7 @@ fn answers_that_nobody_waits_for_are_counted() {
 }
 
 #[test]
-fn another_manager_is_told_who_is_master() {
+fn another_manager_learns_who_is_master() {
     let mut world = World::new(1, config());
     world.pump();
     let ask = Smp::lid_routed(Method::Get, Tid(5), attribute::SM_INFO, 0);

@@ -1,4 +1,4 @@
-//! Hosts that do not answer, or not everything: they are found again, and others do not wait for them.
+//! Hosts that do not answer, or answer only in part: they are found again, and others do not wait for them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::subnet::{OwnSwitches, SmConfig};
 
 #[test]
 fn a_mute_host_is_found_again_by_another_trunk() {
-    // For a moment, and for so long that it counts as gone.
+    // For a moment, and long enough that it counts as gone.
     for silence in [SECOND, 20 * SECOND] {
         let mut world = World::new(1, config());
         let far = world.add(NodeType::Switch, 0x200, 20);
@@ -101,7 +101,8 @@ pub(super) fn with_far_switch(config: SmConfig) -> (World, usize, [usize; 2]) {
     (world, far, hosts)
 }
 
-/// Ports with a LID, members of the broadcast group, and how often the far hosts were asked to register again.
+/// Returns the ports with a LID, the members of the broadcast group, and how often the far hosts were
+/// requested to register again.
 fn state(world: &World, hosts: [usize; 2]) -> (usize, usize, [u32; 2]) {
     let members = world.sm.groups().find(|(mgid, ..)| *mgid == broadcast()).unwrap().2;
     (world.sm.ports().count(), members, hosts.map(|host| world.nodes[host].reregistered))
@@ -109,7 +110,7 @@ fn state(world: &World, hosts: [usize; 2]) -> (usize, usize, [u32; 2]) {
 
 #[test]
 fn a_switch_whose_answers_are_late_keeps_its_hosts() {
-    // It answers nothing, or nothing but who it is.
+    // It answers nothing, or only NodeInfo.
     for answers in [None, Some(attribute::NODE_INFO)] {
         let trunks = [(SWITCH, 20), (Guid(0x200), 5)].into();
         let own = OwnSwitches { guids: [SWITCH, Guid(0x200)].into(), trunks, others: [].into() };
@@ -123,7 +124,7 @@ fn a_switch_whose_answers_are_late_keeps_its_hosts() {
             world.pass(SECOND);
             assert_eq!(state(&world, hosts), before, "{answers:?}");
         }
-        // Others wait for it now and then at most.
+        // Others wait for it only now and then.
         let new = world.add(NodeType::ChannelAdapter, 0x1_0000, 1);
         world.connect((0, 9), (new, 1));
         world.sm.handle_port_change(world.now);
@@ -179,7 +180,7 @@ fn a_port_of_an_adapter_is_kept_though_another_one_answers() {
 fn a_link_that_bounced_stays_down_until_what_is_there_answers() {
     let mut world = World::new(2, config());
     world.pump();
-    // Between two sweeps another device is plugged in, which answers nothing.
+    // Between two sweeps, another device is plugged in, which does not answer.
     world.disconnect((0, 2));
     world.connect((0, 2), (2, 1));
     world.nodes[2].mute = true;
@@ -193,7 +194,7 @@ fn a_link_that_bounced_stays_down_until_what_is_there_answers() {
     assert_eq!(world.nodes[0].ports[2].state, PortState::Active);
 }
 
-/// Sweeps in a minute in which links change ten times a second, by `change`.
+/// Counts the sweeps in a minute in which links change ten times a second, by `change`.
 fn sweeps(world: &mut World, mut change: impl FnMut(&mut World)) -> u64 {
     let before = world.sm.counters().sweeps;
     for _ in 0..600 {
@@ -212,7 +213,7 @@ fn a_host_that_answers_late_holds_up_others_now_and_then() {
     let count = sweeps(&mut world, |world| world.pass(SECOND / 20));
     assert!(count > 300, "{count} {:?}", world.sm.counters());
     assert_eq!(world.sm.ports().count(), 3, "it stays");
-    // Once it answers in time it is like all others.
+    // Once it answers in time, it is treated as any other.
     world.nodes[2].delay = Duration::ZERO;
     world.pass(6 * SECOND);
     assert!(world.sm.is_up());
@@ -245,7 +246,7 @@ fn a_host_that_answers_late_comes_up() {
         world.connect((0, 8), (late, 1));
         world.pass(5 * SECOND);
         assert_eq!(world.nodes[late].ports[1].state, PortState::Active, "{delay}: {:?}", world.sm.counters());
-        // Also when it has held up others before, and after a restart.
+        // Also after it has delayed others, and after a restart.
         for _ in 0..30 {
             world.sm.handle_port_change(world.now);
             world.pass(SECOND);

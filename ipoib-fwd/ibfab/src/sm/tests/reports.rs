@@ -1,4 +1,4 @@
-//! Reports to subscribers: until they are confirmed, and to those that confirm slowly or not at all.
+//! Reports to subscribers: until they are confirmed, and to subscribers that confirm slowly or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{SECOND, config};
 use crate::subnet::SmConfig;
 
 impl World {
-    /// The reports in the inbox, each confirmed if `confirm`.
+    /// Returns the reports in the inbox; confirms each if `confirm`.
     pub(super) fn reports(&mut self, confirm: bool) -> Vec<(Lid, u16, Gid)> {
         let mut out = Vec::new();
         for mad in std::mem::take(&mut self.inbox) {
@@ -71,7 +71,7 @@ fn events_are_reported_until_confirmed() {
     world.pass(Duration::from_millis(100));
     assert_eq!(world.reports(false), [(me, trap::GID_IN_SERVICE, gone)]);
     assert_eq!(world.lid(2), lid);
-    // Nobody confirms: given up.
+    // No subscriber confirms: given up.
     world.pass(9 * SECOND);
     assert_eq!(world.reports(false).len(), 3);
     assert_eq!(world.sm.counters().reports_lost, 1);
@@ -84,7 +84,7 @@ fn one_port_takes_neither_all_subscriptions_nor_all_reports() {
     let mut world = up(3, config());
     let mut granted = 0;
     for n in 0..1500 {
-        // Each is another one, and all of them want the same.
+        // Each subscription differs, and all of them match the same event.
         let inform = InformInfo { lid_end: Lid(n), ..InformInfo::trap(trap::GID_OUT_OF_SERVICE, true) };
         granted += u32::from(world.ask(1, Method::Set, 0, &inform).header.status.is_ok());
     }
@@ -133,7 +133,7 @@ fn a_port_that_confirms_nothing_holds_up_its_own_reports_only() {
         let to: Vec<_> = reports.iter().map(|mad| mad.peer.lid).collect();
         assert_eq!(to, if n <= 2 { vec![silent, good] } else { vec![good] }, "{n}");
         for report in reports {
-            // The silent one confirms what is not its own, which confirms nothing.
+            // The silent one confirms a report of another port, which has no effect.
             let mut answer = SaMad::parse(&report.bytes);
             answer.header.method = Method::ReportResp;
             let unasked = world.sm.counters().unasked;
@@ -154,24 +154,24 @@ fn a_port_that_confirms_nothing_holds_up_its_own_reports_only() {
     assert_eq!(last, [(silent, trap::GROUP_CREATED, group(3)), (silent, trap::GROUP_CREATED, group(4))]);
 }
 
-/// Trap and GID of a report.
+/// Returns trap and GID of a report.
 fn about(report: &Mad) -> (u16, Gid) {
     let notice: Notice = SaMad::parse(&report.bytes).record().unwrap();
     (notice.trap_number, notice.gid().unwrap())
 }
 
-/// A fabric with a second switch that has 200 hosts, behind port 20 of the first one, and two subscribers at ports 1 and 2:
-/// one that confirms each report at once, and one that does not.
+/// A fabric with a second switch that has 200 hosts, behind port 20 of the first one, and two subscribers at
+/// ports 1 and 2: one confirms each report at once, the other does not.
 struct Crowd {
     world: World,
     far: usize,
-    /// What the prompt one got.
+    /// Reports that the prompt subscriber got.
     prompt: Vec<(u16, Gid)>,
-    /// What the slow one got and has not confirmed yet.
+    /// Reports that the slow subscriber got and has not confirmed yet.
     slow: Vec<Mad>,
 }
 
-/// The hosts and their switch.
+/// Number of the hosts and their switch.
 const CHANGES: usize = 201;
 
 impl Crowd {
@@ -193,7 +193,7 @@ impl Crowd {
         Self { world, far, prompt: Vec::new(), slow: Vec::new() }
     }
 
-    /// All hosts go, or come back.
+    /// Disconnects or connects all hosts.
     fn change(&mut self, connect: bool) {
         if connect {
             self.world.connect((0, 20), (self.far, 210));
@@ -217,7 +217,7 @@ impl Crowd {
         }
     }
 
-    /// The slow one confirms the oldest report; returns what it was about.
+    /// Confirms the slow subscriber's oldest report; returns its trap and GID.
     fn confirm_one(&mut self) -> Option<(u16, Gid)> {
         let report = (!self.slow.is_empty()).then(|| self.slow.remove(0))?;
         self.world.confirm(&report);

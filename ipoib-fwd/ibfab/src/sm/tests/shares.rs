@@ -1,4 +1,4 @@
-//! What one port may take of what all ports share.
+//! Shares of one port in common resources.
 
 use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, SaMad, Selector, trap};
 
@@ -23,9 +23,9 @@ fn make(world: &mut World, port: usize, n: u8) -> Result<(), u16> {
 fn one_port_does_not_take_all_groups() {
     let mut world = up(2, SmConfig { max_groups_of_a_port: 2, ..config() });
     assert_eq!([1, 2, 3].map(|n| make(&mut world, 1, n)), [Ok(()), Ok(()), Err(FULL)]);
-    // Another one has its own, and may join all that there are.
+    // Another port has its own share, and may join all existing groups.
     assert_eq!([4, 1, 5, 6].map(|n| make(&mut world, 2, n)), [Ok(()), Ok(()), Ok(()), Err(FULL)]);
-    // One that is gone makes room.
+    // A group that is gone makes room.
     let gone = member(&world, 1, group(2));
     world.member(1, Method::Delete, JOIN, &gone).unwrap();
     assert_eq!([3, 7].map(|n| make(&mut world, 1, n)), [Ok(()), Err(FULL)]);
@@ -40,7 +40,7 @@ fn groups_that_a_port_has_others_join_count_in_its_own_share() {
         world.member(1, Method::Set, JOIN | McMask::PROXY_JOIN, &other).unwrap();
     }
     assert_eq!(make(&mut world, 1, 3), Err(FULL));
-    // Nor does it make any in the other's name.
+    // It cannot create one in the other's name either.
     let (mask, record) = creation(&world, 2, group(4));
     let record = McMemberRecord { proxy_join: true, ..record };
     assert_eq!(world.member(1, Method::Set, mask | McMask::PROXY_JOIN, &record).map(|_| ()), Err(FULL));
@@ -61,7 +61,7 @@ fn memberships_that_a_port_asks_for_others_count_in_its_share() {
     assert_eq!([1, 2, 3].map(|n| proxy(&mut world, 1, n, true)), [Ok(()), Ok(()), Err(FULL)]);
     assert_eq!(proxy(&mut world, 1, 2, true), Ok(()), "that is no new one");
     assert_eq!(proxy(&mut world, 2, 3, true), Ok(()), "another one has its own share");
-    // One that has ended, or is the member's own by now, makes room.
+    // A membership that has ended, or is the member's own by now, makes room.
     assert_eq!(proxy(&mut world, 1, 1, false), Ok(()));
     let own = member(&world, 3, group(2));
     world.member(3, Method::Set, JOIN, &own).unwrap();
@@ -79,7 +79,7 @@ fn groups_in_the_name_of_others_end_with_their_maker() {
         let record = McMemberRecord { proxy_join: true, port_gid: manager, ..record };
         world.member(1, Method::Set, mask | McMask::PROXY_JOIN, &record).unwrap();
     }
-    // One of them has a member of its own accord.
+    // One of them has a member that joined by its own request.
     let own = member(&world, 2, group(2));
     world.member(2, Method::Set, JOIN, &own).unwrap();
     assert_eq!(world.sm.groups().count(), 3);
@@ -93,7 +93,7 @@ fn groups_in_the_name_of_others_end_with_their_maker() {
 #[test]
 fn a_group_counts_for_a_member_when_its_maker_has_left() {
     let mut world = up(3, SmConfig { max_groups_of_a_port: 2, ..config() });
-    // Port 2 joins by itself what port 1 makes, and port 3 by proxy.
+    // Port 2 itself joins the groups of port 1, and port 3 joins by proxy.
     for n in [1, 2] {
         make(&mut world, 1, n).unwrap();
         let proxy = McMemberRecord { proxy_join: true, ..member(&world, 3, group(n)) };
@@ -105,7 +105,7 @@ fn a_group_counts_for_a_member_when_its_maker_has_left() {
         let left = member(&world, 1, group(n));
         world.member(1, Method::Delete, JOIN, &left).unwrap();
     }
-    // Group 1 counts for port 2, and group 2, which port 3 did not ask for, for port 1 as before.
+    // Group 1 counts for port 2. Group 2, which port 3 did not request, counts for port 1 as before.
     assert_eq!([3, 4].map(|n| make(&mut world, 1, n)), [Ok(()), Err(FULL)]);
     assert_eq!([5, 6].map(|n| make(&mut world, 2, n)), [Ok(()), Err(FULL)]);
     assert_eq!([7, 8, 9].map(|n| make(&mut world, 3, n)), [Ok(()), Ok(()), Err(FULL)]);
@@ -141,7 +141,7 @@ fn what_a_request_has_examined_is_counted() {
     let wanted = PathRecord { pkey: PKey(0x8123), ..PathRecord::default() };
     assert!(world.path(1, PathMask::PKEY, &wanted).is_err());
     assert_eq!(world.sm.take_examined(), 16, "pairs of four ports");
-    // With a second switch each of their ports once, whatever the number of pairs.
+    // With a second switch, each of their ports once, whatever the number of pairs.
     let far = world.add(NodeType::Switch, 0x200, 20);
     world.connect((0, 20), (far, 5));
     let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
@@ -152,7 +152,7 @@ fn what_a_request_has_examined_is_counted() {
         PathRecord { mtu_selector: Selector::Greater, mtu: Mtu::B4096.into(), ..PathRecord::default() };
     assert!(world.path(1, PathMask::MTU_SELECTOR | PathMask::MTU, &wanted).is_err());
     assert_eq!(world.sm.take_examined(), 6 * 6 + 2 * 21);
-    // A table that is refused is not looked for further than its refusal takes.
+    // A table that is refused is not searched further than its refusal needs.
     for n in 1..=40 {
         make(&mut world, 1, n).unwrap();
     }

@@ -1,5 +1,5 @@
-//! A switch whose answers get late at any moment of a sweep, while a host leaves or a trunk changes: no multicast goes round, and
-//! joins wait for the switch only where a branch of it could close a loop.
+//! A switch whose answers become late at any moment of a sweep, while a host leaves or a trunk changes. No
+//! multicast loops, and joins wait for the switch only if a branch of it could close a loop.
 
 use ib_wire::mad::{Method, MgmtClass};
 use ib_wire::smp::{NodeType, PortState, Smp};
@@ -15,7 +15,8 @@ use crate::subnet::{OwnSwitches, SmConfig};
 
 const BROADCAST: Lid = Lid(0xc000);
 
-/// Begins a sweep and delivers this many packets of it. Returns the phase that it is in then; `None` if it is over before.
+/// Starts a sweep and delivers this number of its packets. Returns the current phase; `None` if the sweep
+/// ended before.
 fn sweep_until(world: &mut World, packets: usize) -> Option<Phase> {
     world.sm.handle_port_change(world.now);
     world.now += SECOND / 20;
@@ -29,8 +30,8 @@ fn sweep_until(world: &mut World, packets: usize) -> Option<Phase> {
     (phase != Phase::Rest).then_some(phase)
 }
 
-/// Has `case` try a sweep after each number of packets, by `step`, until it returns `None`, as the sweep was over before.
-/// Each phase was tried.
+/// Runs `case` with a sweep after each number of packets, by `step`, until it returns `None` because the
+/// sweep ended before. Checks that each phase was tried.
 fn at_each_moment(step: usize, case: impl FnMut(usize) -> Option<Phase>) {
     let phases: Vec<Phase> = (0..).step_by(step).map_while(case).collect();
     for phase in [Phase::Discover, Phase::Prune, Phase::Configure] {
@@ -40,7 +41,7 @@ fn at_each_moment(step: usize, case: impl FnMut(usize) -> Option<Phase>) {
 
 #[test]
 fn a_host_that_goes_as_its_switch_gets_late_holds_up_no_joins() {
-    // Its link is gone, or it only answers no more, which counts as gone after a time.
+    // Its link is gone, or it only stops to answer, and counts as gone after a time.
     for is_unplugged in [true, false] {
         at_each_moment(1, |packets| {
             let trunks = [(SWITCH, 20), (Guid(0x200), 5)].into();
@@ -51,7 +52,7 @@ fn a_host_that_goes_as_its_switch_gets_late_holds_up_no_joins() {
                 world.disconnect((far, 8));
             } else {
                 world.nodes[host].mute = true;
-                // It is about to be forgotten.
+                // It is about to be removed.
                 world.sm.handle_port_change(world.now);
                 let gone = |world: &World| world.sm.sweep.mute.is_gone((Guid(0x200), 8));
                 while !gone(&world) {
@@ -88,7 +89,7 @@ fn a_trunk_that_goes_as_a_switch_gets_late_closes_no_loop() {
     change_a_trunk(false);
 }
 
-/// A trunk of a ring comes or goes, at the switch that gets late or elsewhere.
+/// Adds or removes a trunk of a ring, at the switch that becomes late or elsewhere.
 fn change_a_trunk(comes: bool) {
     let (_, _, [a, b, c]) = own_ring();
     for (late, end) in [(b, (a, 3)), (c, (a, 2)), (c, (a, 3))] {
@@ -109,8 +110,8 @@ fn change_a_trunk(comes: bool) {
             world.pass(5 * SECOND);
             let case = format!("{late} {end:?} {comes} {packets} {phase:?}");
             if comes {
-                // Those at the other switches reach each other as before. A switch that lost its old branch and cannot be
-                // given the new one has none.
+                // Those at the other switches reach each other as before. A switch that lost its old branch
+                // and cannot get the new one has none.
                 for &home in adapters.keys().filter(|&&home| home != late) {
                     let mut got = copies(&world, &adapters, home);
                     let there = got.remove(&adapters[&late]).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Several switches: every way leads home, no circle of packets that wait for each other, no circle of multicasts.
+//! Several switches: every route reaches its destination, without a cycle of packets that wait for each
+//! other, or a loop of multicasts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +12,10 @@ use super::world::{SWITCH, World};
 use super::{SECOND, all_active, config};
 use crate::subnet::{OwnSwitches, SmConfig};
 
-/// Port of a switch that an adapter hangs on.
+/// Port of a switch with an adapter.
 const HOST: u8 = 17;
 
-/// `switches` of them, each but the first with an adapter; returns the adapters by their switches.
+/// Builds `switches` switches, each but the first with an adapter; returns the adapters by their switches.
 fn build(switches: usize, trunks: &[(usize, usize)]) -> (World, BTreeMap<usize, usize>) {
     build_with(config(), switches, trunks)
 }
@@ -27,7 +28,7 @@ pub(super) fn build_with(
     let mut world = World::new(1, config);
     let mut nodes = vec![0];
     for n in 1..switches {
-        // The numbers do not follow the order.
+        // The GUIDs do not follow the order.
         let guid = 0x200 + (n as u64 * 7) % 5 * 0x10 + n as u64;
         nodes.push(world.add(NodeType::Switch, guid, 20));
     }
@@ -45,7 +46,7 @@ pub(super) fn build_with(
     (world, adapters)
 }
 
-/// The trunks that a packet takes from a switch to a LID, each as the switch that it leaves and its port.
+/// Returns the trunks of a packet from a switch to a LID, each as the switch that it leaves and its port.
 pub(super) fn walk(world: &World, from: usize, lid: Lid) -> Vec<(usize, u8)> {
     let (mut at, mut way) = (from, Vec::new());
     loop {
@@ -61,7 +62,8 @@ pub(super) fn walk(world: &World, from: usize, lid: Lid) -> Vec<(usize, u8)> {
     }
 }
 
-/// Every adapter reaches every other, and the trunks, each waiting for the next one of some way, form no circle.
+/// Checks that every adapter reaches every other, and that the trunks, each waiting for the next one of some
+/// route, form no cycle.
 fn check_unicast(world: &World, adapters: &BTreeMap<usize, usize>) {
     let mut waits: BTreeMap<(usize, u8), BTreeSet<(usize, u8)>> = BTreeMap::new();
     for &from in adapters.keys() {
@@ -73,7 +75,7 @@ fn check_unicast(world: &World, adapters: &BTreeMap<usize, usize>) {
             }
         }
     }
-    // Those that nobody waits for any more are taken away until none is left.
+    // Trunks for which no other waits are removed until none is left.
     while !waits.is_empty() {
         let waited: BTreeSet<_> = waits.values().flatten().copied().collect();
         let before = waits.len();
@@ -102,7 +104,7 @@ pub(super) fn join(world: &mut World, adapter: usize) {
     assert!(answer.header.status.is_ok(), "{:?}", answer.header);
 }
 
-/// How many copies of a broadcast of the adapter at switch `home` each adapter gets.
+/// Returns how many copies of a broadcast of the adapter at switch `home` each adapter gets.
 pub(super) fn copies(world: &World, adapters: &BTreeMap<usize, usize>, home: usize) -> BTreeMap<usize, u32> {
     let mut got: BTreeMap<usize, u32> = BTreeMap::new();
     let own = if home == 0 { 1 } else { HOST };
@@ -124,7 +126,7 @@ pub(super) fn copies(world: &World, adapters: &BTreeMap<usize, usize>, home: usi
     got
 }
 
-/// A broadcast of every adapter comes to every other one exactly once.
+/// Checks that a broadcast of every adapter reaches every other one exactly once.
 fn check_multicast(world: &World, adapters: &BTreeMap<usize, usize>) {
     for (&home, &sender) in adapters {
         let others = adapters.values().filter(|&&a| a != sender).map(|&a| (a, 1)).collect();
@@ -195,7 +197,7 @@ fn a_trunk_that_goes_is_gone_around_and_comes_back() {
     }
 }
 
-/// Whenever a table is written, in whatever order and with whatever is lost, no multicast goes round.
+/// Whenever a table is written, in any order and with any losses, no multicast loops.
 #[test]
 fn no_circle_while_trees_change() {
     let mesh = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (1, 3)];
@@ -252,24 +254,24 @@ fn lids_of_ports_that_are_not_behind_a_link_to_switches_of_others_are_known() {
     let not = |nodes: [usize; 4]| nodes.map(|node| lid(&world, node)).into_iter().collect::<BTreeSet<_>>();
     let expected = [((SWITCH, 19), not([0, 1, b, b1])), ((SWITCH, 20), not([0, 1, a, a1]))];
     assert_eq!(world.sm.elsewhere(), BTreeMap::from(expected.clone()));
-    // By a second link packets between our own may come.
+    // By a second link, packets between our own may arrive.
     world.connect((0, 18), (a, 9));
     world.sm.handle_port_change(world.now);
     world.pass(SECOND);
     let none = |port| ((SWITCH, port), BTreeSet::new());
     assert_eq!(world.sm.elsewhere(), BTreeMap::from([none(18), none(19), expected[1].clone()]));
-    // A port whose other end is not known is left out.
+    // A port whose other end is unknown is omitted.
     world.nodes[b].mute = true;
     world.sm.handle_port_change(world.now);
     world.pass(30 * SECOND);
     assert_eq!(world.sm.elsewhere(), BTreeMap::from([none(18), none(19)]));
 }
 
-/// Three switches of ours with hosts in the broadcast group: one ring, with port 2 between the first and the second switch,
-/// port 3 between the first and the last, port 4 between the second and the last.
+/// Builds three switches of ours with hosts in the broadcast group, in one ring: port 2 between the first and
+/// the second switch, port 3 between the first and the last, port 4 between the second and the last.
 pub(super) fn own_ring() -> (World, BTreeMap<usize, usize>, [usize; 3]) {
     let ring = [(0, 1), (0, 2), (1, 2)];
-    // GUIDs as `build_with` gives them.
+    // GUIDs as `build_with` assigns them.
     let [near, b, c] = [SWITCH, Guid(0x221), Guid(0x242)];
     let trunks = [(near, 2), (near, 3), (b, 2), (b, 4), (c, 3), (c, 4)].into();
     let own = OwnSwitches { guids: [near, b, c].into(), trunks, others: [].into() };
@@ -349,7 +351,7 @@ fn a_switch_with_two_trunks_whose_answers_are_late_keeps_both() {
         check(&world, &adapters);
     }
     assert_eq!(world.sm.counters().links_taken_down, 0);
-    // One of them goes: the other one takes its place as soon as the switch answers.
+    // One of them is removed: the other replaces it as soon as the switch answers.
     let end = (0, 2);
     world.disconnect(end);
     world.sm.handle_port_change(world.now);

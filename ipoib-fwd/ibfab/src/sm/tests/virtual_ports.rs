@@ -1,4 +1,5 @@
-//! What virtual ports need of subnet administration: paths whose packets have a GRH, and answers and reports to their GIDs.
+//! Requirements of virtual ports for subnet administration: paths whose packets have a GRH, and answers and
+//! reports to their GIDs.
 
 use ib_wire::mad::{Mad, Method};
 use ib_wire::sa::{InformInfo, PathMask, PathRecord, SaMad, trap};

@@ -24,13 +24,13 @@ pub(super) struct SimNode {
     pub(super) switch: SwitchInfo,
     pub(super) linear: BTreeMap<u32, [u8; 64]>,
     pub(super) multicast: BTreeMap<(u16, u8), [u16; 32]>,
-    /// What guards each port; a switch has one for all.
+    /// M_Key protection of each port; a switch has one for all ports.
     pub(super) guards: Vec<MKeyGuard>,
-    /// Writes that were refused for want of the M_Key.
+    /// Writes that were refused without the M_Key.
     pub(super) refused: u32,
-    /// Keys of the packets that came.
+    /// Keys of the packets that arrived.
     pub(super) keys_seen: BTreeSet<u64>,
-    /// Says that it has other P_Keys than were written.
+    /// Reports other P_Keys than were written.
     pub(super) lies: bool,
     /// Node GUID and type that it claims to have.
     pub(super) claims: Option<(u64, NodeType)>,
@@ -48,9 +48,9 @@ pub(super) struct SimNode {
     pub(super) mute_port: Option<u8>,
     /// Answers requests of this attribute only.
     pub(super) answers_only: Option<u16>,
-    /// Does not answer what would bring its ports from INIT to ARMED.
+    /// Does not answer requests that would move its ports from INIT to ARMED.
     pub(super) never_arms: bool,
-    /// Times that a port was told to register anew.
+    /// Times that the clients of a port were requested to register again.
     pub(super) reregistered: u32,
     /// Values written to any table or port.
     pub(super) sets: u32,
@@ -125,7 +125,7 @@ impl SimNode {
         }
     }
 
-    /// What the agent answers to a packet that came in by `entry`.
+    /// Returns the agent's answer to a packet that arrived by `entry`.
     fn agent(&mut self, smp: &Smp, entry: u8, now: Instant) -> Option<Smp> {
         let mut answer = smp.answer(MadStatus::OK);
         let set = smp.header.method == Method::Set;
@@ -178,7 +178,7 @@ impl SimNode {
                     let state = match (wanted.state, info.state) {
                         (PortState::NoChange, now) => now,
                         (PortState::Down, _) => PortState::Init,
-                        // A packet that was repeated changes nothing.
+                        // A retransmitted packet changes nothing.
                         (PortState::Armed, PortState::Init | PortState::Armed) => PortState::Armed,
                         (PortState::Active, PortState::Armed | PortState::Active) => PortState::Active,
                         (to, from) => panic!("{from:?} to {to:?}"),
@@ -231,23 +231,23 @@ impl SimNode {
     }
 }
 
-/// Everything outside of the manager, and the manager.
+/// Everything outside of the manager, and the manager itself.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) nodes: Vec<SimNode>,
     links: BTreeMap<(usize, u8), (usize, u8)>,
     pub(super) sm: SubnetManager,
     pub(super) now: Instant,
-    /// Answers that are on their way, and when they arrive.
+    /// Answers in transit, and the times of their arrival.
     late: Vec<(Instant, Mad)>,
     /// Datagrams for clients, by LID.
     pub(super) inbox: VecDeque<Mad>,
-    /// One SMP in so many is lost; 0 = none.
+    /// One of this number of SMPs is lost; 0 = none.
     lose: u64,
     random: u64,
-    /// A multicast LID whose packets must not go round, looked at after every packet.
+    /// A multicast LID whose packets must not loop; checked after every packet.
     pub(super) watch: Option<Lid>,
-    /// How often a table was written meanwhile.
+    /// How often a table was written in the meantime.
     pub(super) watched: u32,
 }
 
@@ -255,7 +255,7 @@ pub(super) struct World {
 pub(super) const SWITCH: Guid = Guid(0x100);
 
 impl World {
-    /// The manager's switch with eight ports, and `adapters` of them with a channel adapter.
+    /// Creates the manager's switch with eight ports, and `adapters` of them with a channel adapter.
     pub(super) fn new(adapters: u8, config: SmConfig) -> Self {
         let now = Instant::now();
         let mut world = Self {
@@ -296,7 +296,7 @@ impl World {
         self.nodes[b.0].set_cable(b.1, false);
     }
 
-    /// Takes a directed-route packet hop by hop, has it answered, and takes the answer back.
+    /// Forwards a directed-route packet hop by hop, gets it answered, and returns the answer.
     fn carry(&mut self, mut smp: Smp) {
         let mut at = 0;
         let mut origin = Origin::Local;
@@ -309,7 +309,7 @@ impl World {
                     (at, origin) = (next, Origin::Port(entry));
                 }
                 DirectedStep::Deliver if smp.is_returning() => {
-                    assert_eq!(at, 0, "only the manager asks");
+                    assert_eq!(at, 0, "only the manager sends requests");
                     let mad = smp.to_mad(Lid::PERMISSIVE);
                     if delay.is_zero() {
                         self.sm.handle_mad(self.now, &mad);
@@ -362,7 +362,7 @@ impl World {
         self.nodes.iter().filter(|n| n.kind == NodeType::ChannelAdapter)
     }
 
-    /// Delivers everything that the manager has to send.
+    /// Delivers all packets that the manager has to send.
     pub(super) fn pump(&mut self) {
         while let Some(mad) = self.sm.poll_transmit() {
             if mad.header().class == MgmtClass::SubnDirected {
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// Lets `span` pass, with every timeout on its way.
+    /// Lets `span` pass, and handles every timeout in it.
     pub(super) fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         self.pump();
@@ -397,7 +397,7 @@ impl World {
         self.now = end;
     }
 
-    /// The port of adapter `i` (from 1): its GID.
+    /// Returns the GID of adapter `i` (from 1).
     pub(super) fn gid(&self, i: usize) -> Gid {
         Gid::new(Gid::DEFAULT_PREFIX, self.nodes[i].port_guid(1))
     }
@@ -410,7 +410,8 @@ impl World {
         MadAddress::gsi(self.lid(i), ServiceLevel::new(0))
     }
 
-    /// Over the links that are up, a multicast that enters a switch by any port does not come there again.
+    /// Checks that a multicast that enters a switch by any port does not return there over the links that are
+    /// up.
     fn assert_tree(&self, mlid: Lid) {
         let active =
             |end: (usize, u8)| self.nodes[end.0].ports[usize::from(end.1)].state == PortState::Active;
@@ -427,17 +428,17 @@ impl World {
         }
     }
 
-    /// What is at the other end of a port.
+    /// Returns the other end of a port.
     pub(super) fn peer(&self, end: (usize, u8)) -> Option<(usize, u8)> {
         self.links.get(&end).copied()
     }
 
-    /// A switch's port for a LID.
+    /// Returns a switch's port for a LID.
     pub(super) fn route(&self, switch: usize, lid: Lid) -> u8 {
         self.nodes[switch].linear[&(u32::from(lid.0) / 64)][usize::from(lid.0) % 64]
     }
 
-    /// A switch's ports for a multicast LID, as a mask.
+    /// Returns a switch's ports for a multicast LID, as a mask.
     pub(super) fn multicast(&self, switch: usize, mlid: Lid) -> u64 {
         let index = usize::from(mlid.0 - 0xc000);
         let of = |position| {
@@ -447,7 +448,7 @@ impl World {
         of(0) | of(1) << 16
     }
 
-    /// Total of values written to nodes.
+    /// Returns the total number of values written to nodes.
     pub(super) fn sets(&self) -> u32 {
         self.nodes.iter().map(|n| n.sets).sum()
     }

@@ -1,9 +1,9 @@
-//! What port 0 answers, and what goes through to it.
+//! Requests that port 0 answers, and packets that pass through to it.
 
 use super::*;
 
 #[test]
-fn the_agent_says_what_the_switch_is() {
+fn the_agent_describes_the_switch() {
     let mut bench = Bench::new(2);
     let info: NodeInfo = bench.get(attribute::NODE_INFO, 0);
     assert_eq!(
@@ -40,7 +40,7 @@ fn bad_requests_get_a_status() {
         (Method::Set, attribute::PORT_INFO, 1, MadStatus::INVALID_FIELD),
     ];
     for (method, id, modifier, status) in cases {
-        let answer = bench.ask(Smp::directed(method, Tid(1), id, modifier, &DirectedPath::LOCAL));
+        let answer = bench.query(Smp::directed(method, Tid(1), id, modifier, &DirectedPath::LOCAL));
         assert_eq!(answer.status(), status, "{method:?} {id:#x} {modifier}");
     }
     let jump = PortInfo { state: PortState::Active, ..port_info() };
@@ -73,7 +73,7 @@ fn directed_routes_pass_through_and_back() {
     let back = bench.received(1);
     let answer = Smp::from_mad(Packet::parse(&back[0]).unwrap().payload().try_into().unwrap()).unwrap();
     assert_eq!((answer.hop_pointer(), answer.is_returning()), (1, true));
-    // A port that is not there.
+    // A port that does not exist.
     let path = DirectedPath::LOCAL.then(1).unwrap().then(9).unwrap();
     let mut request = Smp::directed(Method::Get, Tid(3), attribute::NODE_INFO, 0, &path);
     request.set_hop_pointer(1);
@@ -82,7 +82,7 @@ fn directed_routes_pass_through_and_back() {
 }
 
 #[test]
-fn a_host_asks_the_switch_by_directed_route_and_by_lid() {
+fn a_host_queries_the_switch_by_directed_route_and_by_lid() {
     let mut bench = Bench::active(2);
     let path = DirectedPath::LOCAL.then(1).unwrap();
     let mut request = Smp::directed(Method::Get, Tid(3), attribute::NODE_INFO, 0, &path);
@@ -118,7 +118,7 @@ fn datagrams_for_qp1_go_up_and_answers_go_out() {
     assert_eq!(answer.payload(), [3; 256]);
 }
 
-/// The port of the subnet manager has two GIDs; a datagram to any other is somebody else's (IBA 8.3.3).
+/// The port of the subnet manager has two GIDs; a datagram to any other is not for it (IBA 8.3.3).
 #[test]
 fn datagrams_with_a_grh_are_for_the_switch_or_for_subnet_administration() {
     let mut bench = Bench::active(2);
@@ -150,7 +150,7 @@ fn datagrams_with_a_grh_are_for_the_switch_or_for_subnet_administration() {
         assert_eq!(answer.grh().map(|g| (g.sgid, g.dgid)), Some((Gid::new(own, GUID), grh.sgid)));
     }
     assert_eq!(bench.dropped(2, DropReason::NotForUs), 3);
-    // With the subnet manager elsewhere its GUID is not here.
+    // With the subnet manager elsewhere, its GUID is not here.
     let port: PortInfo = bench.get(attribute::PORT_INFO, 0);
     assert!(bench.set(0, &PortInfo { sm_lid: Lid(12), state: PortState::NoChange, ..port }).is_ok());
     let to_sa = to(Gid::SUBNET_ADMINISTRATION, own);

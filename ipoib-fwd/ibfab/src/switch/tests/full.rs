@@ -1,8 +1,8 @@
-//! Receivers that take nothing, or little: which senders wait for them, and for how long.
+//! Receivers that accept nothing, or little: the senders that wait for them, and for how long.
 
 use super::*;
 
-/// A group with these ports in it, multicast LID 0xc005.
+/// Creates a group with these ports, multicast LID 0xc005.
 fn group(bench: &mut Bench, ports: std::ops::RangeInclusive<usize>) {
     let mask = ports.fold(0, |mask, port| mask | 1 << port);
     let mut block = MulticastForwardingBlock::default();
@@ -12,7 +12,7 @@ fn group(bench: &mut Bench, ports: std::ops::RangeInclusive<usize>) {
 
 #[test]
 fn receivers_that_take_nothing_hold_a_multicast_once_and_all_together() {
-    // Ports 2 to 10 take nothing, 11 and 12 do.
+    // Ports 2 to 10 accept nothing, 11 and 12 do.
     let mut bench = Bench::active(12);
     group(&mut bench, 1..=12);
     let p = data(11, 0xc005, 4000);
@@ -27,19 +27,19 @@ fn receivers_that_take_nothing_hold_a_multicast_once_and_all_together() {
     }
     let stuck = sent - got;
     assert!(stuck > 50, "{stuck}");
-    // One deadline for all of them: then everything that waits goes to those that take it.
+    // One deadline for all of them: then all waiting packets go to the receivers that accept them.
     bench.now += HEAD_OF_QUEUE_LIFE;
     bench.step();
     assert_eq!(bench.received(12).len(), stuck);
     assert_eq!(bench.received(11).len(), stuck);
-    // From then on neither this sender nor another one waits, however late it is.
+    // From then on, neither this sender nor another one waits, however late it is.
     for from in [1, 12, 1, 12] {
         bench.now += Duration::from_secs(10);
         bench.send(from, &data(10 + from as u16, 0xc005, 4000));
         assert_eq!(bench.received(11).len(), 1, "from {from}");
     }
     assert!(bench.ends[0].has_room(p.len()));
-    // A receiver that takes again gets what comes then.
+    // A receiver that accepts packets again gets the following ones.
     assert!(bench.received(2).len() > 50);
     bench.send(12, &data(22, 0xc005, 4000));
     assert_eq!(bench.received(2).len(), 1);
@@ -58,14 +58,14 @@ fn management_packets_pass_data_that_waits() {
         bench.send(1, &numbered(sent));
         sent += 1;
     }
-    let ask = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
-    bench.send(1, &smp(&ask, Lid(11), Lid(1)));
+    let query = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
+    bench.send(1, &smp(&query, Lid(11), Lid(1)));
     bench.now += PASSING;
     bench.step();
     assert_eq!(bench.received(1).len(), 1, "the answer");
-    // What waits loses neither its order nor its deadline.
+    // Waiting packets keep their order and their deadline.
     bench.now += HEAD_OF_QUEUE_LIFE - PASSING - Duration::from_millis(1);
-    bench.send(1, &smp(&ask, Lid(11), Lid(1)));
+    bench.send(1, &smp(&query, Lid(11), Lid(1)));
     let mut got = Vec::new();
     for _ in 0..4 {
         got.extend(bench.received(2).iter().map(|p| Packet::parse(p).unwrap().bth().dest_qpn));
@@ -137,7 +137,7 @@ fn a_multicast_that_does_not_wait_for_a_slow_receiver_waits_for_the_others() {
     let mut bench = Bench::active(4);
     group(&mut bench, 1..=4);
     let p = data(11, 0xc005, 4000);
-    // Port 2 is full, and takes a packet after a long wait.
+    // Port 2 is full, and accepts a packet after a long wait.
     while bench.switch.ports[0].blocked.is_none() {
         bench.send(1, &p);
         bench.received(3);
@@ -163,8 +163,9 @@ fn a_multicast_that_does_not_wait_for_a_slow_receiver_waits_for_the_others() {
     assert_eq!((multicasts, bench.dropped(1, DropReason::HeadOfQueue)), (1, 1));
 }
 
-/// Packets for ports 2 and 3 come in turn, as fast as port 1 takes them, for `span` of a millisecond each; port 2 takes a packet every
-/// `pace` of them. Returns how many port 3 gets, and how many are dropped.
+/// Alternates packets for ports 2 and 3, as fast as port 1 takes them, for `span` milliseconds; port 2
+/// accepts a packet every `pace` milliseconds. Returns the number of packets that port 3 gets, and of those
+/// dropped.
 fn share(bench: &mut Bench, span: u32, pace: u32) -> (usize, u64) {
     let packets = [data(11, 12, 4000), data(11, 13, 4000)];
     let (mut got, mut next, before) = (0, 0, bench.dropped(1, DropReason::HeadOfQueue));
@@ -186,7 +187,7 @@ fn share(bench: &mut Bench, span: u32, pace: u32) -> (usize, u64) {
 
 #[test]
 fn a_slow_receiver_holds_up_a_link_between_switches_for_a_ninth_of_the_time() {
-    // It takes a packet in time, and just in time.
+    // It accepts a packet in time, and just in time.
     for pace in [20, 100, 249] {
         let mut bench = Bench::active(3);
         bench.switch.set_trunk(SwitchPort(1));
@@ -195,7 +196,7 @@ fn a_slow_receiver_holds_up_a_link_between_switches_for_a_ninth_of_the_time() {
         assert!(got > 7800, "{got} of 9000 reach the other receiver, {pace}");
         assert!(dropped > 7000, "{dropped}");
         assert_eq!(bench.dropped(1, DropReason::HeadOfQueue), bench.switch.ports[1].discards);
-        // Once it takes what comes, nothing is lost any more.
+        // Once it accepts packets again, nothing more is lost.
         bench.received(2);
         bench.step();
         bench.received(2);
@@ -214,7 +215,8 @@ fn a_receiver_that_pauses_or_is_always_full_loses_nothing_by_a_link_between_swit
     let fill = data(13, 12, 4000);
     let (mut got, mut sent) = (0, [0; 2]);
     for _ in 0..20 {
-        // It takes nothing for a tenth of a second, and then four packets a millisecond while two ports send as much as they can.
+        // It accepts nothing for a tenth of a second, then four packets a millisecond while two ports send at
+        // their limit.
         share(&mut bench, 100, u32::MAX);
         for _ in 0..3600 {
             for (n, (from, packet)) in [(0, &data(11, 12, 4000)), (2, &fill)].into_iter().enumerate() {
@@ -227,7 +229,7 @@ fn a_receiver_that_pauses_or_is_always_full_loses_nothing_by_a_link_between_swit
         }
     }
     assert_eq!((got, bench.switch.ports[1].discards), (20 * 3600, 0), "it was full all the time");
-    // The two take turns.
+    // Both get the same share.
     let [one, other] = sent;
     assert!(one.abs_diff(other) < one / 4, "{sent:?}");
 }

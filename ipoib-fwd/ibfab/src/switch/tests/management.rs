@@ -1,4 +1,4 @@
-//! What a switch answers to subnet and performance management, and what it does not.
+//! Answers of a switch to subnet and performance management.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn m_key_guards_what_is_set() {
+fn m_key_protects_settings() {
     let mut bench = Bench::active(1);
     let own: PortInfo = bench.get(attribute::PORT_INFO, 0);
     let own = PortInfo { state: PortState::NoChange, ..own };
@@ -23,12 +23,12 @@ fn m_key_guards_what_is_set() {
     bench.switch.send_mad(&wrong.to_mad(Lid::PERMISSIVE));
     assert!(bench.switch.next_mad().is_none());
     assert_eq!(bench.switch.own_counters().dropped(DropReason::MKey), 1);
-    assert!(bench.ask(Smp { mkey: 42, ..wrong }).status().is_ok());
+    assert!(bench.query(Smp { mkey: 42, ..wrong }).status().is_ok());
 }
 
-/// Asks by the cable behind port 1, as whoever knows the way; `None` if there is no answer.
-fn ask(bench: &mut Bench, question: Smp) -> Option<Smp> {
-    bench.send(1, &smp(&question, Lid(11), Lid(1)));
+/// Queries from behind port 1, as any host can; `None` if there is no answer.
+fn query(bench: &mut Bench, request: Smp) -> Option<Smp> {
+    bench.send(1, &smp(&request, Lid(11), Lid(1)));
     let packets = bench.received(1);
     let answer = Packet::parse(packets.first()?).unwrap();
     Some(Smp::from_mad(answer.payload().try_into().unwrap()).unwrap())
@@ -40,28 +40,28 @@ fn a_key_whose_owner_is_gone_protects_until_its_lease_is_over() {
     let own = PortInfo { state: PortState::NoChange, ..bench.get(attribute::PORT_INFO, 0) };
     let mut data = [0; 64];
     PortInfo { mkey: 42, mkey_lease: 5, ..own }.to_data(&mut data);
-    // Protection 2: who does not know the key reads nothing.
+    // Protection 2: without the key, nothing can be read.
     data[34] |= 0b1000_0000;
     assert!(bench.set(0, &PortInfo::from_data(&data)).is_ok());
     let get = Smp::lid_routed(Method::Get, Tid(5), attribute::PORT_INFO, 0);
-    assert!(ask(&mut bench, get).is_none());
-    assert!(ask(&mut bench, Smp { mkey: 42, ..get }).is_some());
+    assert!(query(&mut bench, get).is_none());
+    assert!(query(&mut bench, Smp { mkey: 42, ..get }).is_some());
     bench.now += Duration::from_secs(6);
-    assert!(ask(&mut bench, get).is_none(), "its owner was there");
+    assert!(query(&mut bench, get).is_none(), "its owner was there");
     bench.now += Duration::from_secs(4);
-    assert!(ask(&mut bench, get).is_none());
+    assert!(query(&mut bench, get).is_none());
     bench.now += Duration::from_secs(2);
-    let shown = ask(&mut bench, get).unwrap().attribute::<PortInfo>().unwrap();
+    let shown = query(&mut bench, get).unwrap().attribute::<PortInfo>().unwrap();
     assert_eq!((shown.mkey, shown.mkey_violations), (42, 3));
     let stolen = Smp::lid_routed(Method::Set, Tid(5), attribute::PORT_INFO, 0).with(&own);
-    assert!(ask(&mut bench, stolen).is_none(), "written only by who knows it, as now anybody may");
-    assert!(ask(&mut bench, Smp { mkey: 42, ..stolen }).is_some());
-    assert!(ask(&mut bench, get).is_some());
+    assert!(query(&mut bench, stolen).is_none(), "without the key, only a read is allowed now");
+    assert!(query(&mut bench, Smp { mkey: 42, ..stolen }).is_some());
+    assert!(query(&mut bench, get).is_some());
     assert_eq!(bench.dropped(1, DropReason::MKey), 4);
 }
 
 #[test]
-fn a_trap_is_repressed_by_who_knows_the_key() {
+fn a_trap_is_repressed_only_with_the_key() {
     let mut bench = Bench::active(2);
     let own = PortInfo { state: PortState::NoChange, ..bench.get(attribute::PORT_INFO, 0) };
     assert!(bench.set(0, &PortInfo { mkey: 42, sm_lid: Lid(11), ..own }).is_ok());
@@ -72,11 +72,11 @@ fn a_trap_is_repressed_by_who_knows_the_key() {
         let packet = Packet::parse(packets.first()?).unwrap();
         Some(Smp::from_mad(packet.payload().try_into().unwrap()).unwrap())
     };
-    let told = trap(&mut bench).unwrap();
-    let mut heard = told;
-    heard.header.method = Method::TrapRepress;
+    let reported = trap(&mut bench).unwrap();
+    let mut acknowledged = reported;
+    acknowledged.header.method = Method::TrapRepress;
     for (mkey, again) in [(41, true), (42, false)] {
-        bench.send(1, &smp(&Smp { mkey, ..heard }, Lid(11), Lid(1)));
+        bench.send(1, &smp(&Smp { mkey, ..acknowledged }, Lid(11), Lid(1)));
         bench.now += INTERVAL;
         bench.step();
         assert_eq!(trap(&mut bench).is_some(), again, "{mkey}");
@@ -84,7 +84,7 @@ fn a_trap_is_repressed_by_who_knows_the_key() {
     assert_eq!(bench.dropped(1, DropReason::MKey), 1);
 }
 
-/// The traps behind port 1, each with its packet's source.
+/// Returns the traps behind port 1, each with its packet's source.
 fn traps(bench: &mut Bench) -> Vec<(Lid, Smp)> {
     bench.step();
     let packets = bench.received(1);
@@ -96,7 +96,7 @@ fn traps(bench: &mut Bench) -> Vec<(Lid, Smp)> {
 }
 
 #[test]
-fn who_does_not_know_the_key_is_told_of() {
+fn a_wrong_key_is_reported() {
     let mut bench = Bench::active(2);
     let own = PortInfo { state: PortState::NoChange, ..bench.get(attribute::PORT_INFO, 0) };
     let stolen = Smp::lid_routed(Method::Set, Tid(5), attribute::PORT_INFO, 0).with(&own);
@@ -105,32 +105,36 @@ fn who_does_not_know_the_key_is_told_of() {
     bench.send(2, &smp(&stolen, Lid(12), Lid(1)));
     assert_eq!(traps(&mut bench), []);
     let moved = Smp { mkey: 42, ..stolen.with(&PortInfo { mkey: 42, sm_lid: Lid(11), ..own }) };
-    assert!(ask(&mut bench, moved).unwrap().status().is_ok());
+    assert!(query(&mut bench, moved).unwrap().status().is_ok());
     assert_eq!(traps(&mut bench), []);
-    // From elsewhere, in vain, and again while that has not been heard.
+    // From elsewhere, without success, and repeated while unacknowledged.
     for mkey in [41, 40] {
         bench.send(2, &smp(&Smp { mkey, ..stolen }, Lid(12), Lid(1)));
     }
-    let [(from, told)] = traps(&mut bench)[..] else { panic!("one trap") };
+    let [(from, reported)] = traps(&mut bench)[..] else { panic!("one trap") };
     let notice = Notice::bad_mkey(NodeType::Switch, Lid(1), Lid(12), &Smp { mkey: 41, ..stolen });
-    assert_eq!((from, told.attribute()), (Lid(1), Some(notice)));
-    // What becomes of its links is told beside.
+    assert_eq!((from, reported.attribute()), (Lid(1), Some(notice)));
+    // A change of its links is reported as well.
     bench.ends.truncate(1);
     let [(_, change)] = traps(&mut bench)[..] else { panic!("another one") };
     assert_eq!(change.attribute::<Notice>().unwrap().trap_number, 128);
-    let mut heard = told;
-    heard.header.method = Method::TrapRepress;
-    bench.send(1, &smp(&Smp { mkey: 42, ..heard }, Lid(11), Lid(1)));
+    let mut acknowledged = reported;
+    acknowledged.header.method = Method::TrapRepress;
+    bench.send(1, &smp(&Smp { mkey: 42, ..acknowledged }, Lid(11), Lid(1)));
     bench.now += INTERVAL;
     assert_eq!(traps(&mut bench), [(Lid(1), change)]);
-    // Who does not know the key at a directed route's end, either.
+    // A wrong key at the end of a directed route is reported, too.
     let path = DirectedPath::LOCAL.then(1).unwrap();
     let mut set = Smp::directed(Method::Set, Tid(6), attribute::PORT_INFO, 0, &path).with(&own);
     set.set_hop_pointer(1);
     bench.send(1, &smp(&set, Lid::PERMISSIVE, Lid::PERMISSIVE));
-    let told: Vec<_> = traps(&mut bench).iter().map(|(_, smp)| smp.attribute::<Notice>().unwrap()).collect();
-    assert_eq!(told.iter().map(|n| (n.trap_number, n.producer)).collect::<Vec<_>>(), [(256, Qpn::new(2))]);
-    assert_eq!(told[0].details[22..25], [0, 0x81, 1], "the way back: a hop, by port 1");
+    let reported: Vec<_> =
+        traps(&mut bench).iter().map(|(_, smp)| smp.attribute::<Notice>().unwrap()).collect();
+    assert_eq!(
+        reported.iter().map(|n| (n.trap_number, n.producer)).collect::<Vec<_>>(),
+        [(256, Qpn::new(2))]
+    );
+    assert_eq!(reported[0].details[22..25], [0, 0x81, 1], "the return path: a hop, by port 1");
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn a_service_level_without_a_lane_does_not_pass() {
     }
 }
 
-/// The performance management agent's answer, asked by the cable behind port 1.
+/// Queries the performance management agent by the cable behind port 1; returns its answer.
 fn performance(bench: &mut Bench, method: Method, id: u16, port: u8) -> (MadStatus, [u8; perf::DATA_LEN]) {
     let mut mad = [0; 256];
     MadHeader::new(MgmtClass::Perf, perf::CLASS_VERSION, method, Tid(8), id).put(&mut mad);
@@ -182,7 +186,7 @@ fn performance(bench: &mut Bench, method: Method, id: u16, port: u8) -> (MadStat
 }
 
 #[test]
-fn ports_tell_what_they_have_counted() {
+fn ports_report_their_counters() {
     use perf::attribute::{PORT_COUNTERS, PORT_COUNTERS_EXTENDED};
     let mut bench = Bench::active(3);
     for port in 1..=3 {
@@ -205,7 +209,7 @@ fn ports_tell_what_they_have_counted() {
     assert_eq!((three.send_packets, three.send_discards, three.receive_packets), (5, 1, 0));
     let (_, bytes) = performance(&mut bench, Method::Get, PORT_COUNTERS_EXTENDED, 3);
     assert_eq!(PortCountersExtended::parse(&bytes).send_data, 5 * p.len() as u64 / 4);
-    // The port that the question comes in by, too.
+    // The port that the query arrives by, too.
     let one = counters(&mut bench, 1).unwrap();
     let again = counters(&mut bench, 1).unwrap();
     assert_eq!(again.receive_packets, one.receive_packets + 1);
@@ -218,8 +222,8 @@ fn ports_tell_what_they_have_counted() {
 }
 
 proptest! {
-    /// A directed route can say anything: what comes of it is an answer, a packet that goes on, or a drop that is counted; one of
-    /// them, and where the route is impossible the last.
+    /// A directed route can have any content. The result is exactly one of: an answer, a packet that is
+    /// forwarded, or a counted drop. An impossible route is dropped.
     #[test]
     fn a_hostile_route_is_dropped_and_counted(
         pointer: u8, count: u8, returning: bool, path in proptest::collection::vec(0u8..6, 64),
@@ -227,12 +231,12 @@ proptest! {
     ) {
         let mut bench = Bench::active(3);
         let method = if set { Method::Set } else { Method::Get };
-        let mut question = Smp::directed(method, Tid(3), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
-        question.header.class_specific = u16::from(pointer) << 8 | u16::from(count);
-        question.header.status = MadStatus(if returning { 0x8000 } else { 0 });
-        question.initial_path.copy_from_slice(&path);
-        question.return_path = [entry; 64];
-        bench.send(local.into(), &smp(&question, Lid::PERMISSIVE, Lid::PERMISSIVE));
+        let mut request = Smp::directed(method, Tid(3), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
+        request.header.class_specific = u16::from(pointer) << 8 | u16::from(count);
+        request.header.status = MadStatus(if returning { 0x8000 } else { 0 });
+        request.initial_path.copy_from_slice(&path);
+        request.return_path = [entry; 64];
+        bench.send(local.into(), &smp(&request, Lid::PERMISSIVE, Lid::PERMISSIVE));
         let out: Vec<(usize, Vec<u8>)> =
             (1..=3).flat_map(|port| bench.received(port).into_iter().map(move |p| (port, p))).collect();
         let up = usize::from(bench.switch.next_mad().is_some());
@@ -244,13 +248,13 @@ proptest! {
         for (port, bytes) in out {
             let packet = Packet::parse(&bytes).unwrap();
             let smp = Smp::from_mad(packet.payload().try_into().unwrap()).unwrap();
-            // By the port that the route names, one hop on; or the answer, by the way that the question came.
-            let (at, way) = match (returning, smp.is_returning()) {
+            // By the port that the route names, one hop on; or the answer, by the ingress of the query.
+            let (at, egress) = match (returning, smp.is_returning()) {
                 (false, false) => (pointer + 1, path[usize::from(pointer) + 1]),
                 (false, true) => (pointer, local),
                 (true, _) => (pointer - 1, entry),
             };
-            prop_assert_eq!((smp.hop_pointer(), port), (at, usize::from(way)));
+            prop_assert_eq!((smp.hop_pointer(), port), (at, usize::from(egress)));
         }
     }
 }
@@ -275,13 +279,13 @@ fn a_port_with_a_channel_adapter_admits_its_lid_only() {
     assert!(bench.received(2).is_empty() && bench.switch.next_mad().is_none());
     bench.send(2, &join);
     assert!(bench.switch.next_mad().is_some());
-    assert!(ask(&mut bench, get).is_some(), "its own LID");
+    assert!(query(&mut bench, get).is_some(), "its own LID");
     let path = DirectedPath::LOCAL.then(1).unwrap();
     let mut directed = Smp::directed(Method::Get, Tid(3), attribute::NODE_INFO, 0, &path);
     directed.set_hop_pointer(1);
     bench.send(1, &smp(&directed, Lid::PERMISSIVE, Lid::PERMISSIVE));
     assert_eq!(bench.received(1).len(), 1, "a directed route needs no LID");
-    // What is plugged in next may have another LID.
+    // The next link that is plugged in may have another LID.
     let (near, far) = CableEnd::pair().unwrap();
     bench.ends[0] = far;
     bench.switch.plug(SwitchPort(1), "p0", near).unwrap();
@@ -293,13 +297,13 @@ fn a_port_with_a_channel_adapter_admits_its_lid_only() {
 #[test]
 fn an_answer_comes_back_by_the_port_that_its_request_left_by() {
     let mut bench = Bench::active(3);
-    let question =
+    let request =
         Smp::directed(Method::Get, Tid(7), attribute::NODE_INFO, 0, &DirectedPath::LOCAL.then(2).unwrap());
-    bench.switch.send_mad(&question.to_mad(Lid::PERMISSIVE));
+    bench.switch.send_mad(&request.to_mad(Lid::PERMISSIVE));
     let asked = bench.received(2);
     let asked = Packet::parse(&asked[0]).unwrap();
     let mut answer = Smp::from_mad(asked.payload().try_into().unwrap()).unwrap().answer(MadStatus::OK);
-    // As the asked node sends it.
+    // As the queried node sends it.
     answer.set_hop_pointer(1);
     let packet = smp(&answer, Lid::PERMISSIVE, Lid::PERMISSIVE);
     for forger in [1, 3] {
@@ -317,18 +321,18 @@ fn an_answer_off_its_way_back_is_dropped_wherever_it_goes() {
     let mut bench = Bench::active(3);
     let path = DirectedPath::LOCAL.then(2).unwrap();
     let answer = |path: &DirectedPath, pointer| {
-        let question = Smp::directed(Method::Get, Tid(7), attribute::NODE_INFO, 0, path);
-        let mut answer = question.answer(MadStatus::OK);
+        let request = Smp::directed(Method::Get, Tid(7), attribute::NODE_INFO, 0, path);
+        let mut answer = request.answer(MadStatus::OK);
         answer.set_hop_pointer(pointer);
         answer
     };
-    // A host behind port 1 answers for the node behind port 2. As if the answer were on its way out:
+    // A host behind port 1 answers for the node behind port 2. The answer has the outward direction:
     let mut outward = answer(&path, 1);
     outward.header.status = MadStatus::OK;
     // For the switch itself:
     let mut local = answer(&DirectedPath::LOCAL, 1);
     local.initial_path[1] = 1;
-    // By LID past the switches that check hops, to this switch and through it to another one:
+    // By LID, past the switches that check hops: to this switch, and through it to another one:
     let by_lid = answer(&DirectedPath::LOCAL.then(1).unwrap(), 1);
     let permissive = Lid::PERMISSIVE;
     for (forged, slid, dlid) in [
@@ -343,7 +347,7 @@ fn an_answer_off_its_way_back_is_dropped_wherever_it_goes() {
         assert_eq!(bench.dropped(1, DropReason::BadRoute), before + 1, "{slid} to {dlid}: {forged:?}");
         assert!(bench.switch.next_mad().is_none() && bench.received(3).is_empty());
     }
-    // The parts of a route that go by LID pass.
+    // The LID-routed parts of a route pass.
     for pointer in [0, 2] {
         let packet = smp(&answer(&path, pointer), Lid(11), Lid(13));
         bench.send(1, &packet);
@@ -356,7 +360,7 @@ fn a_packet_that_goes_by_lid_has_a_source_lid() {
     let mut bench = Bench::active(3);
     let get = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
     let directed = Smp::directed(Method::Get, Tid(4), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
-    // Where the channel adapter is known, and where it is not.
+    // With a known channel adapter, and without.
     for sources in [None, Some(LidBlock { base: Lid(11), lmc: Lmc::new(0) })] {
         bench.switch.set_sources(|port| sources.filter(|_| port.0 == 1));
         for (forged, dlid) in [(get, Lid(1)), (get, Lid(13)), (directed, Lid(13))] {
@@ -397,8 +401,8 @@ fn a_flood_from_one_port_loses_no_datagrams_of_others() {
     };
     flood(&mut bench);
     assert!(bench.dropped(1, DropReason::InboxFull) > 1000);
-    // The answer to a request of the subnet manager, a request to administration,
-    // and one of the flood's own port.
+    // The answer to a request of the subnet manager, a request to administration, and one of the flood's own
+    // port.
     let answer = Smp::lid_routed(Method::GetResp, Tid(2), attribute::NODE_INFO, 0);
     bench.send(2, &smp(&answer, Lid(12), Lid(1)));
     bench.send(3, &packet(0, 13, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));

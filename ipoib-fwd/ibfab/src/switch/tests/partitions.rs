@@ -1,21 +1,21 @@
-//! P_Keys that a port does not let through.
+//! Packets whose P_Key a port does not pass.
 
 use super::*;
 
-/// What a subnet manager writes of a port that guards its partitions.
+/// Returns the settings that a subnet manager writes to a port that enforces partitions.
 fn guarded() -> PortInfo {
     let enforce = PortInfo { pkey_enforce_in: true, pkey_enforce_out: true, ..port_info() };
     PortInfo { filter_raw_in: true, filter_raw_out: true, ..enforce }
 }
 
-/// As [`data`], of another partition.
+/// Returns [`data`] of another partition.
 fn of_partition(pkey: u16, slid: u16, dlid: u16) -> Vec<u8> {
     let mut bytes = data(slid, dlid, 64);
     bytes[10..12].copy_from_slice(&pkey.to_be_bytes());
     seal(bytes)
 }
 
-/// With right CRCs.
+/// Adds valid CRCs.
 fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len();
     let icrc = ib_wire::crc::icrc(&bytes[..end - 6]);
@@ -26,9 +26,10 @@ fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn partitions_are_enforced_against_whoever_sends() {
+fn partitions_are_enforced_against_every_sender() {
     let mut bench = Bench::active(4);
-    // 1 and 2 in partition 5, 2 as a limited member; 3 in partition 6; 4 is not guarded and may forge what it likes.
+    // Ports 1 and 2 in partition 5, 2 as a limited member; 3 in partition 6; 4 is not enforced and may forge
+    // any key.
     for (port, keys) in [(1u8, [0x8005u16, 0]), (2, [0x0005, 0x8007]), (3, [0x8006, 0])] {
         let mut block = PKeyBlock::default();
         block.keys[3] = PKey(keys[0]);
@@ -50,10 +51,10 @@ fn partitions_are_enforced_against_whoever_sends() {
         // From the full member to the limited one, and back by its own key.
         (0x8005, 1, 2, None),
         (0x0005, 2, 1, None),
-        // A limited member's key reaches no limited one, and does not pass for a full one.
+        // A limited member's key reaches no limited member, and does not pass as a full one.
         (0x0005, 4, 2, out),
         (0x8005, 2, 1, inn),
-        // Keys that the sender does not have, or nobody.
+        // Keys that the sender does not have, or that no port has.
         (0x8006, 1, 3, inn),
         (0xffff, 1, 2, inn),
         (0x0000, 1, 2, inn),
@@ -70,7 +71,7 @@ fn partitions_are_enforced_against_whoever_sends() {
         let after = reason.map(|reason| bench.dropped(from, reason));
         assert_eq!(after, before.map(|n| n + 1), "{pkey:#06x} {from} to {to}");
     }
-    // Multicast: only to those of the partition.
+    // Multicast: only to the ports in the partition.
     for (pkey, from, receivers) in [
         (0x8005, 1, &[2, 4][..]),
         (0x0005, 2, &[1, 4]),
@@ -97,9 +98,9 @@ fn partitions_are_enforced_against_whoever_sends() {
     assert!(violations(&mut bench) > 0);
     assert!(bench.set(1, &guarded()).is_ok());
     assert_eq!(violations(&mut bench), 0);
-    // Management has a lane of its own, and answers from port 0 are looked at as well.
-    let ask = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
-    bench.send(1, &smp(&ask, Lid(11), Lid(1)));
+    // Management has a lane of its own; answers from port 0 are checked as well.
+    let query = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
+    bench.send(1, &smp(&query, Lid(11), Lid(1)));
     assert_eq!(bench.received(1).len(), 1);
     let mad = Mad { peer: MadAddress::gsi(Lid(11), ServiceLevel::new(0)), bytes: Box::new([3; 256]) };
     bench.switch.send_mad(&mad);
