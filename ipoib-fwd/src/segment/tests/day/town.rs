@@ -381,10 +381,10 @@ impl Town {
     /// same side has the address.
     pub(super) fn send(&mut self, from: usize, to: Ipv4Addr) {
         let host = &self.hosts[from];
-        let beside = self.hosts.iter().any(|other| other.ip == to && other.side == host.side);
+        let same_side = self.hosts.iter().any(|other| other.ip == to && other.side == host.side);
         let (source, side, n) = (host.ip, host.side, host.n);
         let boots = matches!(host.manner, Manner::Booting { .. });
-        if !host.alive || boots || beside || source == to {
+        if !host.alive || boots || same_side || source == to {
             return;
         }
         let side = if side == Of::Ethernet { Side::Ethernet } else { Side::InfiniBand };
