@@ -358,10 +358,10 @@ mod tests {
             (Command::Drain, None, None, 6, "`drain` may have been carried out"),
             (Command::Set, Some("log,debug"), None, 6, "`set` may have been carried out"),
             (Command::Capture, Some("stop"), None, 6, "`capture` may have been carried out"),
-            (Command::Stats, None, None, 1, "closed the socket"),
-            (Command::Set, None, None, 1, "closed the socket"),
-            (Command::Set, Some("log"), None, 1, "closed the socket"),
-            (Command::Capture, None, None, 1, "closed the socket"),
+            (Command::Stats, None, None, 1, "closed the connection"),
+            (Command::Set, None, None, 1, "closed the connection"),
+            (Command::Set, Some("log"), None, 1, "closed the connection"),
+            (Command::Capture, None, None, 1, "closed the connection"),
             (Command::Reload, None, Some(r#"{"error":"line 3 is wrong"}"#), 1, "line 3 is wrong"),
         ] {
             let error = end_of(command, argument, vec![answer]);

@@ -92,8 +92,8 @@ fn a_stop_is_answered_when_all_is_written() {
     let (mut recordings, tasks, news) = played();
     assert!(later_or(recordings.stop(now, &mut Step::default())).contains("nothing is captured"));
     let mut answer = start(&mut recordings, now, "one").unwrap();
-    assert!(start(&mut recordings, now, "two").unwrap_err().contains("begun now"));
-    assert!(later_or(recordings.stop(now, &mut Step::default())).contains("begun now"));
+    assert!(start(&mut recordings, now, "two").unwrap_err().contains("is starting"));
+    assert!(later_or(recordings.stop(now, &mut Step::default())).contains("is starting"));
     let (mut recording, begun) = folder.begun("one");
     news.send(begun).unwrap();
     let Some(Watch::Begin(mut taps)) = recordings.look(now).watch else { panic!("no taps") };
@@ -106,7 +106,7 @@ fn a_stop_is_answered_when_all_is_written() {
     assert!(matches!(tasks.try_recv(), Ok(Task::Begin(..))) && matches!(tasks.try_recv(), Ok(Task::Stop)));
     assert_eq!(answer.try_recv().unwrap_err(), TryRecvError::Empty);
     assert_eq!(recordings.facts(now)["state"], "stops");
-    assert!(start(&mut recordings, now, "two").unwrap_err().contains("still written"));
+    assert!(start(&mut recordings, now, "two").unwrap_err().contains("still being written"));
     drop(taps);
     recording.drain_all(Duration::from_secs(120)).unwrap();
     news.send(News::Ended(End::Stopped)).unwrap();
