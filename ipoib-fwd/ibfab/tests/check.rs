@@ -66,7 +66,7 @@ fn warnings_are_printed_and_have_an_exit_code_of_their_own() {
 fn an_error_is_the_same_as_at_the_start() {
     let folder = Folder::new("errors");
     let file = folder.file("[[link]]\nname = \"x\"\nulr = \"y\"\n");
-    let cases: [(&[&str], &str); 2] = [(&[], "ulr"), (&["links", "--"], "`links` is no option")];
+    let cases: [(&[&str], &str); 2] = [(&[], "ulr"), (&["links", "--"], "`links` is neither an option")];
     for (before, expected) in cases {
         let [check, start] = [&["--check"][..], &[]].map(|behind| ibfab(before, &file, behind));
         let said = text(&check.stderr);
