@@ -160,7 +160,7 @@ fn errors_name_line_and_remedy() {
         assert!(error.contains(hint), "{error}");
     }
     let link = "[[link]]\nname = \"a\"\nurl = \"shm:/x/y\"\n";
-    assert!(parse(&format!("{link}{link}")).unwrap_err().to_string().contains("link a's"));
+    assert!(parse(&format!("{link}{link}")).unwrap_err().to_string().contains("by link a;"));
     let missing = FabricConfig::load(Path::new("/no/such/file.toml")).unwrap_err().to_string();
     assert!(missing.contains("/no/such/file.toml") && missing.contains("--config"), "{missing}");
 }
