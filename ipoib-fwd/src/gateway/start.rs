@@ -96,7 +96,7 @@ impl Start {
         let privileges = Privileges::configured(&config.gateway, &devices, &places)?;
         let directory = config.gateway.state_directory.clone().or_else(state_directory::of_service);
         let state = directory.map(StateDirectory::lock).transpose();
-        let state = state.map_err(|e| places.at("gateway.state-directory", None, e))?;
+        let state = state.map_err(|e| places.at("gateway.state-directory", None, e))?.flatten();
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
