@@ -156,6 +156,13 @@ impl Eal {
         check::process_type(&arguments)?;
         check::vdevs(&arguments, check::plugins())?;
         check::hugepages(&arguments)?;
+        for directory in check::locked_directories(&arguments, &check::mounts()) {
+            tracing::warn!(
+                "{}: another process has locked this directory, and EAL waits until it is unlocked; if no DPDK program is \
+                 starting, stop that process (lslocks lists it), or use --in-memory",
+                directory.display()
+            );
+        }
         let owned = arguments
             .iter()
             .map(|a| CString::new(a.as_str()).map_err(|_| EalError::Argument(a.clone())))

@@ -19,6 +19,7 @@ mod control;
 mod held;
 mod long;
 mod message;
+mod query;
 mod view;
 mod worker;
 

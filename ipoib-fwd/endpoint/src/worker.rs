@@ -5,13 +5,13 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
-use ib_wire::ipoib::{Arp, ArpOperation, EtherType, decapsulate};
 use pmd::hca::{BURST, MemoryWork, PostError, QpEvent, Queues, RcSlot, Refused, RxBurst, UdSlot};
 use pmd::mem::{Mbuf, Single};
 
 use super::held::{HELD, Held, Task, Way};
 use super::long::{KEYS, Long};
 use super::message::{Command, Note};
+use super::query::{MOST_BEFORE, MOST_BEFORE_STUCK, QueryPace, WaitingQuery, is_query};
 use super::view::{LinkView, Peer};
 use dataplane::usage::Marks;
 use ipoib::link::{LinkIndex, Neighbour};
@@ -26,18 +26,9 @@ pub(crate) fn place(link: LinkIndex) -> UdSlot {
 
 /// Most commands that are carried out in one iteration.
 const COMMANDS_PER_ITERATION: usize = 32;
-/// Most outstanding datagrams in a stuck queue behind which a query is still posted.
-const MOST_BEFORE_QUERY: u32 = 32;
 /// Room in the ring of notes that applications leave for queue pair events: below it, [`note`] refuses, and
 /// no command is taken.
 pub const RESERVE: usize = 4 * BURST;
-
-/// True for an ARP query. Its sender expects it to leave at once: a late answer counts as none.
-fn is_query(message: &[u8]) -> bool {
-    let Some((EtherType::Arp, content)) = decapsulate(message) else { return false };
-    Arp::parse(content)
-        .is_ok_and(|arp| arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip)
-}
 
 /// How a packet was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +85,9 @@ pub struct LinkWorker<Q: Queues, C, N> {
     received: Marks,
     /// Messages that full queues did not accept.
     held: Held<Waiting<Q::Destination>>,
+    /// The query that precedes the held messages.
+    query: Option<WaitingQuery<Q::Destination>>,
+    pace: QueryPace,
     /// Tags of messages whose queues were removed while they waited.
     orphans: Vec<Tag>,
     /// Sends messages that the queues refuse for their number of segments.
@@ -120,6 +114,8 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
             closing: Vec::new(),
             received,
             held: Held::new(),
+            query: None,
+            pace: QueryPace::new(),
             orphans: Vec::with_capacity(HELD),
             long: Long::default(),
         }
@@ -173,6 +169,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                 Command::RemoveUd(link) => {
                     self.held.forget(Way::Ud(place(link)), |waiting| self.orphans.push(waiting.tag));
                     self.closing.retain(|closing| *closing != link);
+                    drop(self.query.take_if(|query| query.link == link));
                     Some(Note::UdRemoved { link, ud: self.queues.remove_ud(place(link)) })
                 }
                 Command::CloseUd(link) => {
@@ -192,7 +189,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                 Command::SendUd { link, to, buf } => {
                     let slot = place(link);
                     let sent = if self.is_pressed(slot) && is_query(buf.data()) {
-                        Err(Refused { buf, error: PostError::Full })
+                        self.overtake(link, to, buf)
                     } else {
                         self.queues.send_ud(slot, &to, buf)
                     };
@@ -224,7 +221,24 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     /// accepts now leaves late.
     fn is_pressed(&self, slot: UdSlot) -> bool {
         let way = Way::Ud(slot);
-        self.held.has(way) || self.held.is_stuck(way) && self.queues.ud_outstanding(slot) > MOST_BEFORE_QUERY
+        self.held.has(way) || self.held.is_stuck(way) && self.queues.ud_outstanding(slot) > MOST_BEFORE_STUCK
+    }
+
+    /// Posts a query before the traffic that waits for its queue, if one is due and is likely to leave in time.
+    #[cold]
+    fn overtake(&mut self, link: LinkIndex, to: Q::Destination, buf: Mbuf) -> Result<(), Refused> {
+        let slot = place(link);
+        let is_moving = self.held.has(Way::Ud(slot)) && self.queues.ud_outstanding(slot) <= MOST_BEFORE;
+        if !is_moving || self.query.is_some() || !self.pace.may_pass(slot, Instant::now()) {
+            return Err(Refused { buf, error: PostError::Full });
+        }
+        match self.queues.send_ud(slot, &to, buf) {
+            Err(Refused { buf, error: PostError::Full }) => {
+                self.query = Some(WaitingQuery { link, to, buf });
+                Ok(())
+            }
+            sent => sent,
+        }
     }
 
     /// Sends a message by a connection. If its queue is full, or earlier messages wait for it, the message
@@ -364,7 +378,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     #[inline]
     #[must_use]
     pub const fn waiting(&self) -> usize {
-        self.held.len() + self.orphans.len()
+        self.held.len() + self.orphans.len() + self.query.is_some() as usize
     }
 
     /// Offers waiting messages to their queues again, and reports the outcome. Call it once in an iteration,
@@ -378,6 +392,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
 
     #[cold]
     fn retry_all(&mut self, mut report: impl FnMut(Tag, Waited)) {
+        self.retry_query();
         let Self { queues, held, orphans, long, .. } = self;
         for tag in orphans.drain(..) {
             report(tag, Waited::Lost(PostError::NoConnection));
@@ -400,6 +415,19 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
             }
             None
         });
+    }
+
+    /// Offers the waiting query to its queue. If no traffic waits there any more, it is too late.
+    fn retry_query(&mut self) {
+        let Some(WaitingQuery { link, to, buf }) = self.query.take() else { return };
+        let slot = place(link);
+        let Err(Refused { buf, error }) = self.queues.send_ud(slot, &to, buf) else { return };
+        if error == PostError::Full && self.held.has(Way::Ud(slot)) {
+            self.query = Some(WaitingQuery { link, to, buf });
+        } else {
+            // A ring without room loses the note: the query then counts as unanswered.
+            drop(self.notes.send(Note::Refused { link, buf, error }));
+        }
     }
 
     /// Receives messages.

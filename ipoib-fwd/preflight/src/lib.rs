@@ -19,7 +19,7 @@ pub use machine::{
     Access, Account, Adapter, AdapterPort, DpdkProcess, Iommu, Link, Machine, Memory, Occupant, Pages,
     PathKind, PathState, PciDevice, Process, Processors,
 };
-pub use report::Report;
+pub use report::{Report, printable};
 pub use shell::{shell_path, shell_word};
 pub use subject::Subject;
 

@@ -153,7 +153,8 @@ fn text_of(finding: &Finding, coloured: bool) -> String {
 }
 
 /// Replaces control characters.
-fn printable(text: &str) -> String {
+#[must_use]
+pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

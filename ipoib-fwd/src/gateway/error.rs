@@ -103,7 +103,9 @@ impl GatewayError {
             1 => " (--check lists one more error)".to_owned(),
             n => format!(" (--check lists {n} more errors)"),
         };
-        Self::Refused(format!("{}{}; {}{more}", place.unwrap_or_default(), finding.what, finding.help))
+        // Both may have the name of another process, which chooses it.
+        let (what, help) = (preflight::printable(&finding.what), preflight::printable(&finding.help));
+        Self::Refused(format!("{}{what}; {help}{more}", place.unwrap_or_default()))
     }
 }
 
@@ -144,6 +146,7 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use preflight::{Code, Severity};
     use std::io;
 
     #[test]
@@ -187,6 +190,14 @@ mod tests {
                 assert_eq!(said.matches(word).count(), 1, "{word} in {said}");
             }
         }
+    }
+
+    #[test]
+    fn a_finding_reaches_the_terminal_without_control_characters() {
+        let (what, help) = ("a\x1b[2Jb".to_owned(), "c\nd".to_owned());
+        let finding =
+            preflight::Finding { severity: Severity::Error, code: Code::PrefixTaken, what, at: None, help };
+        assert_eq!(GatewayError::refused(&finding, 0).to_string(), "a [2Jb; c d");
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Start {
         let devices = Devices::choose(&config, &names, &places)?;
         let privileges = Privileges::configured(&config.gateway, &devices, &places)?;
         let state = state_directory::of(&config.gateway).map(StateDirectory::lock).transpose();
-        let state = state.map_err(|e| places.at("gateway.state-directory", None, e))?;
+        let state = state.map_err(|e| places.at("gateway.state-directory", None, e))?.flatten();
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }

@@ -3,6 +3,9 @@
 use std::ffi::CStr;
 use std::path::Path;
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
 use super::EalError;
 
 /// Returns the values of an option, given as `-l 0-1`, `-l0-1`, `--vdev NAME` or `--vdev=NAME`. EAL's options
@@ -106,7 +109,7 @@ pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError
         .filter(|name| name.starts_with("net_"))
         .collect();
     // Drivers may be linked statically or given by `-d`; the check cannot see these.
-    if there.is_empty() || has(arguments, "-d") {
+    if there.is_empty() || !values(arguments, "-d").is_empty() {
         return Ok(());
     }
     for vdev in values(arguments, "--vdev") {
@@ -127,14 +130,22 @@ pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError
     Ok(())
 }
 
-/// True if a hugetlbfs has files of EAL. The next EAL removes the files of a killed process and gets their pages.
-fn has_files(mounts: &str) -> bool {
+/// Returns the directories in which EAL creates its files: that of `--huge-dir`, else each mounted hugetlbfs.
+fn directories<'a>(arguments: &'a [String], mounts: &'a str) -> Vec<&'a Path> {
+    if let Some(directory) = values(arguments, "--huge-dir").last() {
+        return vec![Path::new(*directory)];
+    }
     let mounts = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (path, kind) = (fields.next()?, fields.next()?);
-        (kind == "hugetlbfs").then_some(path)
+        (kind == "hugetlbfs").then_some(Path::new(path))
     });
-    let mut files = mounts.filter_map(|mount| std::fs::read_dir(mount).ok()).flatten().flatten();
+    mounts.collect()
+}
+
+/// True if a directory has files of EAL. The next EAL removes the files of a killed process and gets their pages.
+fn has_files(directories: &[&Path]) -> bool {
+    let mut files = directories.iter().filter_map(|path| std::fs::read_dir(path).ok()).flatten().flatten();
     files.any(|file| file.file_name().to_string_lossy().contains("map_"))
 }
 
@@ -148,14 +159,38 @@ pub(super) fn hugepages(arguments: &[String]) -> Result<(), EalError> {
         let text = std::fs::read_to_string(size.path().join("free_hugepages")).ok()?;
         text.trim().parse::<u64>().ok()
     });
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    if free.sum::<u64>() == 0 && (has(arguments, "--in-memory") || !has_files(&mounts)) {
+    let mounts = mounts();
+    if free.sum::<u64>() == 0
+        && (has(arguments, "--in-memory") || !has_files(&directories(arguments, &mounts)))
+    {
         return Err(EalError::NoHugepages);
     }
     let mounted = has(arguments, "--in-memory")
         || has(arguments, "--huge-dir")
         || mounts.lines().any(|line| line.split(' ').nth(2) == Some("hugetlbfs"));
     if mounted { Ok(()) } else { Err(EalError::NoHugetlbfs) }
+}
+
+/// Returns the directories for hugepages that another process has locked. EAL locks them too, and waits for as
+/// long as that takes.
+pub(super) fn locked_directories<'a>(arguments: &'a [String], mounts: &'a str) -> Vec<&'a Path> {
+    if ["--no-huge", "--in-memory"].iter().any(|option| has(arguments, option)) {
+        return Vec::new();
+    }
+    let mut all = directories(arguments, mounts);
+    // The lock is released at once, when the directory is closed.
+    all.retain(|path| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let locked = rustix::fs::open(*path, flags, Mode::empty())
+            .and_then(|directory| flock(&directory, FlockOperation::NonBlockingLockExclusive));
+        locked == Err(Errno::WOULDBLOCK)
+    });
+    all
+}
+
+/// Returns the mounted file systems in the format of fstab(5).
+pub(super) fn mounts() -> String {
+    std::fs::read_to_string("/proc/mounts").unwrap_or_default()
 }
 
 /// Returns the online CPUs in the kernel's list format.
@@ -238,6 +273,8 @@ mod tests {
             "--vdev net_tun0",
             "--vdev crypto_null",
             "-- --vdev net_x",
+            "-d /opt/librte_net_x.so --vdev net_x0",
+            "-d/opt/librte_net_x.so --vdev net_x0",
         ] {
             assert!(vdevs(&words(&format!("x {good}")), plugins()).is_ok(), "{good}");
         }
@@ -269,11 +306,35 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let mounts =
             |kind: &str| format!("sysfs /sys sysfs rw 0 0\nnodev {} {kind} rw 0 0\n", directory.display());
-        let before = has_files(&mounts("hugetlbfs"));
+        let found = |line: &str, mounts: &str| has_files(&directories(&words(line), mounts));
+        let before = found("x", &mounts("hugetlbfs"));
         std::fs::write(directory.join("rtemap_0"), "").unwrap();
-        let found = (has_files(&mounts("hugetlbfs")), has_files(&mounts("tmpfs")), has_files(""));
+        let after = (found("x", &mounts("hugetlbfs")), found("x", &mounts("tmpfs")), found("x", ""));
+        let named = found(&format!("x --huge-dir={}", directory.display()), "");
+        let other = found("x --huge-dir /none", &mounts("hugetlbfs"));
         std::fs::remove_dir_all(&directory).unwrap();
-        assert_eq!((before, found), (false, (true, false, false)));
+        assert_eq!((before, after), (false, (true, false, false)));
+        assert_eq!((named, other), (true, false), "the directory of --huge-dir alone");
+    }
+
+    #[test]
+    fn a_locked_directory_for_hugepages_is_found_and_not_waited_for() {
+        let directory = std::env::temp_dir().join(format!("hugetlbfs-locked-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let mounts = format!("nodev {} hugetlbfs rw 0 0\n", directory.display());
+        let named = words(&format!("x --huge-dir {}", directory.display()));
+        let found = |arguments: &[String], mounts: &str| locked_directories(arguments, mounts).len();
+        let free = (found(&words("x"), &mounts), found(&named, ""));
+        // Any user who may read the directory can do this.
+        let of_others = std::fs::File::open(&directory).unwrap();
+        flock(&of_others, FlockOperation::NonBlockingLockShared).unwrap();
+        let locked = (found(&words("x"), &mounts), found(&named, ""));
+        let unused = (found(&words("x --in-memory"), &mounts), found(&words("x --no-huge"), &mounts));
+        drop(of_others);
+        let after = found(&words("x"), &mounts);
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!((free, locked, unused, after), ((0, 0), (1, 1), (0, 0), 0));
+        assert_eq!(found(&named, ""), 0, "a directory that is missing is not locked");
     }
 
     #[test]

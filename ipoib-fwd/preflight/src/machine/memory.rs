@@ -84,7 +84,12 @@ pub(super) fn read(root: &Root) -> Memory {
         (kind == "hugetlbfs").then_some(path)
     });
     let is_file_of_eal = |name: &String| name.contains("map_");
-    let has_files =
-        mounts.clone().any(|mount| root.entries(mount.trim_start_matches('/')).iter().any(is_file_of_eal));
+    let has_files = mounts.clone().any(|mount| {
+        let mount = mount.trim_start_matches('/');
+        let entries = root.entries(mount);
+        // `--huge-dir` may name a subdirectory.
+        entries.iter().any(is_file_of_eal)
+            || entries.iter().any(|name| root.entries(&format!("{mount}/{name}")).iter().any(is_file_of_eal))
+    });
     Memory { pages, mounts: mounts.map(PathBuf::from).collect(), has_files }
 }

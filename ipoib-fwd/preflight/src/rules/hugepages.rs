@@ -1,5 +1,7 @@
 //! Memory for packet buffers.
 
+use std::path::Path;
+
 use super::eal_options::{has, value};
 use super::{listed, mib};
 use crate::finding::{Code, Finding, Severity};
@@ -110,9 +112,9 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         found.push(Finding::new(Code::HugepagesNotMounted, what, help));
     }
     if let Some(directory) = value(&eal.arguments, "--huge-dir")
-        && !memory.mounts.iter().any(|mount| mount.as_os_str() == directory)
+        && !memory.mounts.iter().any(|mount| Path::new(directory).starts_with(mount))
     {
-        let what = format!("--huge-dir {directory} is not a mounted hugetlbfs");
+        let what = format!("--huge-dir {directory} is not in a mounted hugetlbfs");
         let help = format!("hugetlbfs is mounted at: {}", listed(memory.mounts.iter().map(|m| m.display())));
         let severity = if has(&eal.arguments, "--in-memory") { Severity::Warning } else { Severity::Error };
         found.push(Finding::new(Code::HugepagesNotMounted, what, help).as_severe_as(severity));

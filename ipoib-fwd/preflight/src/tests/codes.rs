@@ -395,6 +395,7 @@ fn hugepages_that_eal_reclaims_are_no_error() {
     let with_files = "p -l 8-10 -a 81:00.0";
     assert_eq!(severity(with_files, &["rtemap_0"], true), Some(Severity::Warning));
     assert_eq!(severity(with_files, &["gw1map_3", "other"], true), Some(Severity::Warning));
+    assert_eq!(severity(with_files, &["other", "gw/rtemap_0"], true), Some(Severity::Warning));
     for (line, left, taken) in
         [(with_files, &["other"][..], true), (with_files, &["rtemap_0"], false), (EAL, &["rtemap_0"], true)]
     {
@@ -513,6 +514,13 @@ fn what_refuses_a_start_before_eal_is_said_as_by_check() {
     assert_eq!(refused(EAL, none_free), [Code::HugepagesNone]);
     assert_eq!(refused(EAL, |m| m.memory.pages.clear()), [Code::HugepagesNone]);
     assert_eq!(refused(with_files, |m| m.memory.mounts.clear()), [Code::HugepagesNotMounted]);
+    for directory in ["/dev/hugepages", "/dev/hugepages/", "/dev/hugepages/gw"] {
+        assert_eq!(refused(&format!("{with_files} --huge-dir {directory}"), |_| {}), [], "{directory}");
+    }
+    for directory in ["/dev/hugepages1", "/dev"] {
+        let codes = refused(&format!("{with_files} --huge-dir {directory}"), |_| {});
+        assert_eq!(codes, [Code::HugepagesNotMounted], "{directory}");
+    }
     assert_eq!(refused("p -l 8-10 --no-huge -a 81:00.0", none_free), []);
     // A gateway that was killed has left its files: EAL takes their pages back.
     let left = |m: &mut Machine| {
