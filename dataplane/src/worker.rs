@@ -29,7 +29,7 @@ pub enum Turn {
 /// Wakeup sources of a sleeping worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wakes {
-    /// None: the worker sleeps for a fixed time.
+    /// None: each sleep lasts for its full time.
     Nobody,
     /// Some of its ports. Traffic on the others waits for the end of the sleep.
     Some,

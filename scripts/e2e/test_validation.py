@@ -115,7 +115,7 @@ def test_bound(program, tmp_path, name):
 
 @pytest.mark.parametrize("kind", ["socket", "captures"])
 def test_closed_to_later_user(program, tmp_path, kind):
-    """A file that root may use and the user that the gateway becomes may not."""
+    """A file that root can use, but not the later user of the gateway."""
     os.chmod(tmp_path, 0o700)
     nobody = pwd.getpwnam("nobody").pw_name
     (tmp_path / "fabric.sock").touch()
@@ -124,7 +124,7 @@ def test_closed_to_later_user(program, tmp_path, kind):
     path = tmp_path / "gateway.toml"
     path.write_text(config(gateway=gateway, base=soft))
     place = "gateway.toml:8:1" if kind == "socket" else "gateway.toml:3:1"
-    refused(line(program, path), place, f"user {nobody} may not")
+    refused(line(program, path), place, f"user {nobody} cannot ")
 
 
 def test_keys_without_effect(program, tmp_path):

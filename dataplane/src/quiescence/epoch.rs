@@ -84,7 +84,7 @@ pub struct Quiescent {
 
 impl Quiescent {
     /// Reports a quiescent state. If a grace period has started since the last one, `renew` must drop the
-    /// objects that the worker holds; it may then take new ones.
+    /// objects that the worker holds. It may then take others, which are at least as new as that period.
     #[inline]
     pub fn pass(&mut self, renew: impl FnOnce()) {
         let epoch = self.epoch.0.load(Ordering::Acquire);

@@ -71,7 +71,7 @@ struct MessageWords {
 const ETHERTYPE: u16 = ETHERTYPE_IPV4.to_be();
 /// Mask of the six bytes of an Ethernet address in a word.
 const MAC: u64 = 0xffff_ffff_ffff;
-/// Mask of the fragment offset and the flag for more fragments in the last two bytes of a word.
+/// Mask of the fragment offset, without the flags, in the last two bytes of a word.
 const OFFSET: u64 = 0xff1f << 48;
 /// The group bit of an Ethernet address in a word.
 const GROUP: u64 = 1;

@@ -1,6 +1,5 @@
 //! IPv4 fragments as buffers: each fragment is a copy of its part of the packet behind its own headers, in a
 //! chain of buffers if needed.
-//! few buffers as it fits.
 
 use pmd::hca::Checksum;
 use pmd::mem::{Mbuf, Pool};

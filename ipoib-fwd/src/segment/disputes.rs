@@ -58,10 +58,10 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Queries again the cards that lost an address to another one, and checks whether cards that kept theirs
-    /// are still there. Looks up the addresses of those that are gone again.
+    /// are still there. If one is gone, looks its address up again.
     pub(super) fn query_cards(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let due = self.changes.handle_timeout(now);
-        // A standby gateway does not query in its own name.
+        // A standby gateway does not query these cards.
         if !self.forwards() {
             return;
         }

@@ -62,10 +62,10 @@ pub trait Fabric {
     fn is_asked(&self, ip: IpAddr) -> bool;
     /// Answers: `ip` is at a worker's link-layer address. The requester becomes a neighbor.
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
+    /// Answers: `ip` is at a worker's link-layer address. Learns nothing from the request.
+    fn answer(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
     /// Announces to all hosts that `ip` is at a worker's link-layer address. Returns false if the
     /// announcement was not sent.
-    fn answer(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
-    /// Passes an ARP packet on, which confirms or answers a query.
     fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) -> bool;
     /// Passes an ARP packet on, which confirms or answers a query.
     fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp);

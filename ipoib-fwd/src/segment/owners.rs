@@ -41,7 +41,7 @@ pub(super) const FOUND: Duration = Duration::from_millis(150);
 pub(super) const CONTESTED: Duration = Duration::from_secs(10);
 /// After a refusal further claims are refused for this long without another query.
 const REFUSED: Duration = Duration::from_secs(1);
-/// Times after each answer at which the owner is queried again.
+/// Delay of the next query after the owner's first, second and third answer.
 pub(super) const AGAIN: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for a while.

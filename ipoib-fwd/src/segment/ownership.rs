@@ -102,7 +102,7 @@ described! {
         Take = "Take the answer; it is proven when the other side has been queried and stayed silent.";
         Prove = "Query the other side twice within 0.3 s. If it stays silent the address is proven, and an announcement is forwarded.";
         ProveAndAnnounce = "Query the other side twice within 0.3 s. If it stays silent, announce the address there.";
-        ServeAndProve = "Serve the request, and prove its sender if it requests a host of the other side or for the gateway.";
+        ServeAndProve = "Serve the request, and prove its sender if it requests a host of the other side or the gateway.";
     }
 }
 

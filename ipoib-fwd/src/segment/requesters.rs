@@ -56,7 +56,6 @@ impl<A> Default for Requesters<A> {
 impl<A: Copy + Eq> Requesters<A> {
     /// Records a requester. If there are too many addresses, evicts the one with the oldest request and
     /// returns it: a host that is present answers soon.
-    /// there answers soon.
     pub(super) fn add(&mut self, now: Instant, target: IpAddr, hardware: A, ip: IpAddr) -> Option<IpAddr> {
         let full = self.waiting.len() >= TARGETS && !self.waiting.contains_key(&target);
         let gone = self.order.first().filter(|_| full).map(|(_, gone)| *gone);

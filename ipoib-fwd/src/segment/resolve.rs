@@ -422,7 +422,7 @@ impl<P: Packet> Segment<P> {
     }
 
     /// True if all Ethernet hosts may be queried for one now. A host that scans the network does not prevent
-    /// others from being found.
+    /// hosts that have been heard from being found.
     fn may_query_all(&mut self, now: Instant, ip: IpAddr) -> bool {
         let returns = self.heard.has(ip) && self.limits.returning_requests.take(now);
         returns || self.limits.ethernet_requests.take(now)

@@ -7,7 +7,7 @@ use crate::AddressVector;
 /// State of a queue pair (IBA 10.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpState {
-    /// New or destroyed.
+    /// New, or reset.
     Reset,
     /// Bound to a port; receives may be posted.
     Init,

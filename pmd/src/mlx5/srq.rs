@@ -36,8 +36,8 @@ impl<T> SharedReceiveQueue<T> {
     /// Creates the queue on a formatted ring, with slots 0 to `slots - 1` chained in order.
     ///
     /// It holds up to `entries` entries, at most one less than the ring has slots, and uses no more slots
-    /// than that requires. A ring can be twice as long as requested, and each used slot keeps the cache lines
-    /// of its message.
+    /// than that requires. A ring can be twice as long as requested, and each used slot keeps the buffers
+    /// that its message left.
     #[must_use]
     pub fn new(ring: &SrqRing, entries: u32) -> Self {
         let stride = ring.stride as usize;

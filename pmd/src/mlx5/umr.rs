@@ -70,7 +70,7 @@ pub struct Strided {
 /// Memory layout of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Layout<'a> {
-    /// Contiguous pieces.
+    /// Pieces, one after the other in the key's address range.
     List(&'a [DataSegment]),
     /// Repetitions of strided pieces.
     Interleaved {

@@ -13,7 +13,7 @@ use prm::DBREC_SIZE;
 const MAX_SRQ_WR: u32 = 32_767;
 /// Maximum number of entries of a completion queue.
 const MAX_CQE: u32 = (1 << 22) - 1;
-/// Length of a doorbell record in bytes. Each has its own cache line after the rings.
+/// Room for a doorbell record in bytes: a cache line of its own after the rings.
 const RECORD: usize = 64;
 
 /// A device object with its memory.

@@ -37,7 +37,8 @@
 //! within an hour ([`Pair::stations`]): the others do not forward again what one of them forwarded, so a
 //! broadcast does not loop even at that moment. Without a key any station can name a host's addresses as a
 //! gateway's. Then the addresses are remembered only for as long as the gateway had been heard. If networks
-//! are split soon after that time began, a broadcast may loop when they meet again, until the first hello.
+//! are split soon after the gateways first heard each other, a broadcast may loop when they meet again, until
+//! the first hello.
 //!
 //! *Gateways that do not believe each other* (another key, version or partition) and join the same two
 //! networks detect that by echoes of their probes on both sides. If both forward, the worse one is blocked. A

@@ -27,7 +27,7 @@ pub enum Memory<P = Mbuf> {
     Listed,
 }
 
-/// Contiguous sequence of memory pieces for a key.
+/// The memory pieces of a key, in the order of its address range. They need not be contiguous in memory.
 ///
 /// The queues own the list from the post of a registration to its completion, which returns it empty. Use
 /// several lists for a pipeline. It allocates only on creation.

@@ -134,8 +134,9 @@ impl QueuePair {
         if self.ended.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        // When a device is removed, the library does not wait until the groups are left. An error therefore
-        // only means that the group is gone.
+        // When a device is removed, the library does not wait until the groups are left. A group that
+        // is already gone gives an error, which is ignored. A queue pair that is still in a group cannot be
+        // destroyed, and that error is returned.
         let groups = std::mem::take(&mut *self.groups.lock());
         for (mgid, mlid) in groups {
             drop(self.detach(mgid, mlid));

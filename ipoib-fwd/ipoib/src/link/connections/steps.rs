@@ -139,7 +139,7 @@ impl Work<'_> {
             Act::AwaitLastWqe => self.out.timers.set(Timer::Conn(key), now + teardown / 2),
             Act::Drain => {
                 self.out.timers.set(Timer::Conn(key), now + teardown / 2);
-                // Everything that was sent before it completes first.
+                // A connection that has come this far has its slot.
                 if let Some(slot) = conn.slot {
                     self.out.actions.push_back(Action::PostDrain { conn: key, worker: conn.worker, slot });
                 }
