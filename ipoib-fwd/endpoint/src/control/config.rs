@@ -15,7 +15,7 @@ pub(super) fn queues_id(place: EndpointPlace, workers: u8, worker: u8) -> Queues
     QueuesId(u16::from(place.index) * u16::from(workers) + u16::from(worker))
 }
 
-/// Sizes of one worker's queues (see [`QueuesConfig`]).
+/// Sizes of one worker's queues (see [`pmd::hca::QueuesConfig`]).
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerSizes {
     /// Depth of the datagram send queue.
