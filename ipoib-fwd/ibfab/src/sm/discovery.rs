@@ -31,6 +31,7 @@ impl Sweep {
             kind: info.node_type,
             description: None,
             path,
+            from,
             ports: BTreeMap::new(),
             switch: None,
             generation: 0,
@@ -39,6 +40,7 @@ impl Sweep {
         if first_sight {
             node.generation = generation;
             node.path = path;
+            node.from = from;
             node.kind = info.node_type;
             match (is_switch, &node.switch) {
                 (true, None) => node.switch = Some(SwitchState::default()),

@@ -89,7 +89,7 @@ impl Sweep {
         }
         // A switch may be found by several of its ports.
         if is_switch {
-            if self.is_elsewhere(path, from, info, config) {
+            if self.is_elsewhere(from, info, config) {
                 self.duplicates.moved_switches.push((path, from, *info));
                 return false;
             }
@@ -138,16 +138,21 @@ impl Sweep {
         admitted
     }
 
-    /// True for a switch that was reached by another path or link and that this sweep has not found yet. It may
-    /// be a host that answers first, also one that has added a link to the switch. The fabric's own switches are
-    /// believed about their own ports.
-    fn is_elsewhere(&self, path: DirectedPath, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
+    /// True for a switch that was reached by another link and that this sweep has not found yet. It may be a
+    /// host that answers first, also one that has added a link to the switch. The path up to `from` may have
+    /// changed: this sweep has admitted the switch there. The fabric's own switches are believed about their
+    /// own ports.
+    fn is_elsewhere(&self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
         let known = self.subnet.nodes.get(&info.node_guid);
-        let is_there = |node: &Node| {
-            node.path == path && node.ports.get(&info.local_port).is_some_and(|port| port.peer == Some(from))
-        };
+        let is_there = |node: &Node| node.from == Some(from) && self.is_known_link(from, info);
         let is_moved = known.is_some_and(|node| node.generation != self.generation && !is_there(node));
         is_moved && !config.own.has(from.0)
+    }
+
+    /// True if `from` was the other end of this port of a switch when it was last read.
+    fn is_known_link(&self, from: PortId, info: &NodeInfo) -> bool {
+        let port = self.subnet.port((info.node_guid, info.local_port));
+        port.is_some_and(|port| port.peer == Some(from))
     }
 
     /// Decides on another link of a switch: a host could cut the switch off by naming the port of another
@@ -311,15 +316,22 @@ impl Sweep {
     }
 
     /// Takes in switches that were known at another port: all links of those that are still found there, and
-    /// one link of those that are not.
+    /// one link of those that are not. Links that were known come first, ports that led to a duplicate last.
+    /// Each waits until the nodes behind those before it have answered, since a switch may be among them.
     fn settle_moved_switches(
         &mut self,
         moved: Vec<(DirectedPath, PortId, NodeInfo)>,
         config: &SmConfig,
         counters: &mut Counters,
     ) {
+        let rank = |(_, from, info): &(DirectedPath, PortId, NodeInfo)| {
+            (!self.is_known_link(*from, info), self.duplicates.before.contains_key(from))
+        };
+        let first = moved.iter().map(rank).min();
+        let (now, later): (Vec<_>, Vec<_>) = moved.into_iter().partition(|link| Some(rank(link)) == first);
+        self.duplicates.moved_switches = later;
         let kept = self.kept_subnet(config);
-        for (path, from, info) in moved {
+        for (path, from, info) in now {
             let is_seen = |subnet: &Subnet| {
                 subnet.nodes.get(&info.node_guid).is_some_and(|node| node.generation == self.generation)
             };

@@ -99,6 +99,8 @@ pub(crate) struct Node {
     pub kind: NodeType,
     pub description: Option<[u8; 64]>,
     pub path: DirectedPath,
+    /// Port that leads to the node by `path`; `None` for the node of the subnet manager.
+    pub from: Option<PortId>,
     pub ports: BTreeMap<u8, Port>,
     pub switch: Option<SwitchState>,
     pub generation: u64,

@@ -270,6 +270,96 @@ fn a_host_that_has_added_a_link_does_not_take_the_place_of_a_farther_switch() {
     }
 }
 
+/// Checks that a farther switch is reached by these ports, and that the host at port 4 is refused.
+fn check_farther(world: &World, far: usize, farther: usize, ports: [u8; 3], case: &str) {
+    let there = world.peer((farther, 7)).unwrap().0;
+    let liar = world.peer((far, 4)).unwrap().0;
+    assert_eq!(world.nodes[liar].keys_seen, BTreeSet::from([0]), "it learns no key: {case}");
+    let lid = world.lid(there);
+    assert_eq!([0, far, farther].map(|switch| world.route(switch, lid)), ports, "{case}");
+    assert_eq!(world.nodes[there].ports[1].state, PortState::Active, "{case}");
+    assert_eq!(world.nodes[far].ports[usize::from(ports[1])].state, PortState::Active, "{case}");
+    assert_eq!(world.nodes[far].ports[4].state, PortState::Init, "{case}");
+}
+
+#[test]
+fn a_host_does_not_take_the_place_of_a_farther_switch_when_the_path_to_it_changes() {
+    for (guid, local_port) in [(0x180, 5), (0x280, 5), (0x180, 11), (0x280, 11)] {
+        let (mut world, [far, _, farther, there]) = with_farther_switch(guid);
+        world.connect((0, 10), (far, 12));
+        sweep(&mut world);
+        with_liar(&mut world, far, guid, local_port, None);
+        sweep(&mut world);
+        let case = format!("{guid:#x} {local_port}");
+        let first = world.route(0, world.lid(there));
+        check_farther(&world, far, farther, [first, 6, 7], &case);
+        world.disconnect((0, 9));
+        for _ in 0..3 {
+            sweep_silent(&mut world);
+            check_farther(&world, far, farther, [10, 6, 7], &case);
+        }
+    }
+}
+
+#[test]
+fn a_host_does_not_take_the_place_of_a_farther_switch_that_is_reached_by_another_cable() {
+    // The other cable is already a link, or the first one is moved to another port. A new host does not
+    // replace a known link, either.
+    for (is_second, is_new) in [(true, false), (true, true), (false, false)] {
+        for (guid, local_port) in [(0x180, 5), (0x280, 5), (0x280, 9), (0x180, 11), (0x280, 11)] {
+            let (mut world, [far, _, farther, _]) = with_farther_switch(guid);
+            if is_second {
+                world.connect((far, 8), (farther, 9));
+                sweep(&mut world);
+            }
+            with_liar(&mut world, far, guid, local_port, None);
+            if !is_new {
+                sweep(&mut world);
+            }
+            world.disconnect((far, 6));
+            if !is_second {
+                world.connect((far, 8), (farther, 9));
+            }
+            for _ in 0..3 {
+                sweep_silent(&mut world);
+                let case = format!("{is_second} {is_new} {guid:#x} {local_port}");
+                check_farther(&world, far, farther, [9, 8, 7], &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_host_does_not_take_the_place_of_a_switch_behind_one_that_is_reached_by_another_cable() {
+    for is_second in [true, false] {
+        for local_port in [5, 11] {
+            let (mut world, [far, _, farther, _]) = with_farther_switch(0x280);
+            let last = world.add(NodeType::Switch, 0x300, 20);
+            let there = world.add(NodeType::ChannelAdapter, 0xb000, 1);
+            world.connect((farther, 6), (last, 5));
+            world.connect((last, 7), (there, 1));
+            if is_second {
+                world.connect((far, 8), (farther, 9));
+            }
+            sweep(&mut world);
+            with_liar(&mut world, far, 0x300, local_port, None);
+            sweep(&mut world);
+            world.disconnect((far, 6));
+            if !is_second {
+                world.connect((far, 8), (farther, 9));
+            }
+            for _ in 0..3 {
+                sweep_silent(&mut world);
+                let case = format!("{is_second} {local_port}");
+                check_farther(&world, far, farther, [9, 8, 7], &case);
+                let lid = world.lid(there);
+                let ports = [0, far, farther, last].map(|switch| world.route(switch, lid));
+                assert_eq!(ports, [9, 8, 6, 7], "{case}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_switch_of_others_that_was_moved_comes_up_with_all_behind_it() {
     // To a port that is queried before its old one, and to one after it.
