@@ -11,7 +11,8 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The file in the directory that a gateway locks. Other users may open the directory itself, and could lock it.
+/// The file in the directory that a gateway locks. Other users may open the directory itself, and could lock
+/// it.
 const FILE: &str = "lock";
 /// The kernel's table of file locks.
 const LOCKS: &str = "/proc/locks";
@@ -85,7 +86,14 @@ impl StateDirectory {
     }
 }
 
-/// Opens the file to lock. Only root and the user of this process may open it: nobody else can hold its lock.
+/// True if a file with this owner may be the lock file of this user's gateway. Root also accepts the
+/// directory's owner: that user's gateway may hold the lock.
+const fn is_trusted_owner(owner: u32, user: u32, directory_owner: u32) -> bool {
+    owner == user || user == 0 && owner == directory_owner
+}
+
+/// Opens the file to lock. Only root and its owner may open it, so nobody else can hold its lock. The owner
+/// is the user of this process, or for root the owner of the directory.
 fn open(name: &Path, create: bool) -> io::Result<File> {
     // Neither a link to another file nor a pipe that blocks.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -93,9 +101,17 @@ fn open(name: &Path, create: bool) -> io::Result<File> {
     options.read(true).write(true).create(create).truncate(false).mode(0o600).custom_flags(flags);
     let file = options.open(name)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o077 != 0 {
+    if !metadata.is_file() || metadata.mode() & 0o077 != 0 {
         let what =
-            "it is not a regular file that only this user may open: remove it, and restart the gateway";
+            "it is not a regular file that only its owner may open: remove it, and restart the gateway";
+        return Err(io::Error::other(what));
+    }
+    let (owner, user) = (metadata.uid(), geteuid().as_raw());
+    let directory = name.parent().unwrap_or(name);
+    if !is_trusted_owner(owner, user, fs::metadata(directory)?.uid()) {
+        // A live gateway of that user may hold its lock: it must not be removed.
+        let what =
+            format!("it belongs to user {owner}: give it to user {user} (chown), and restart the gateway");
         return Err(io::Error::other(what));
     }
     Ok(file)
@@ -145,7 +161,7 @@ fn of_service() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{PermissionsExt as _, chown};
 
     use super::*;
 
@@ -219,6 +235,32 @@ mod tests {
         let of_others = File::open(&file).unwrap();
         flock(&of_others, FlockOperation::NonBlockingLockExclusive).unwrap();
         assert!(!is_locked(&path));
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn root_sees_the_lock_of_a_gateway_that_the_directorys_owner_started() {
+        assert!(is_trusted_owner(5, 5, 6) && is_trusted_owner(0, 0, 6) && is_trusted_owner(6, 0, 6));
+        assert!(!is_trusted_owner(6, 5, 6) && !is_trusted_owner(0, 5, 0) && !is_trusted_owner(5, 0, 6));
+        let path = directory("user");
+        let file = path.join(FILE);
+        let lock = StateDirectory::lock(path.clone()).unwrap().unwrap();
+        // Only root can change the owner of a file.
+        if chown(&path, Some(12_345), None).is_ok() {
+            chown(&file, Some(12_345), None).unwrap();
+            assert!(StateDirectory::lock(path.clone()).is_err(), "in use");
+            let mut gateway = config::Config::default().gateway;
+            gateway.state_directory = Some(path.clone());
+            assert!(in_use(&gateway).is_some());
+            drop(lock);
+            assert!(is_locked(&path));
+            // A third user's.
+            chown(&file, Some(12_346), None).unwrap();
+            assert!(!is_locked(&path));
+            let error = open(&file, true).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 12346") && error.contains("chown"), "{error}");
+            assert!(!error.contains("remove"), "{error}");
+        }
         fs::remove_dir_all(&path).unwrap();
     }
 

@@ -191,7 +191,7 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                     let sent = if self.is_pressed(slot) && is_query(buf.data()) {
                         self.overtake(link, to, buf)
                     } else {
-                        self.queues.send_ud(slot, &to, buf)
+                        self.queues.send_ud(slot, &to, buf).inspect(|()| self.held.took(Way::Ud(slot)))
                     };
                     sent.err().map(|Refused { buf, error }| Note::Refused { link, buf, error })
                 }
@@ -221,14 +221,15 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     /// accepts now leaves late.
     fn is_pressed(&self, slot: UdSlot) -> bool {
         let way = Way::Ud(slot);
-        self.held.has(way) || self.held.is_stuck(way) && self.queues.ud_outstanding(slot) > MOST_BEFORE_STUCK
+        self.held.has(way) || self.held.is_stuck(way) && self.queues.ud_sends(slot) > MOST_BEFORE_STUCK
     }
 
-    /// Posts a query before the traffic that waits for its queue, if one is due and is likely to leave in time.
+    /// Posts a query before the traffic that waits for its queue, if one is due and is likely to leave in
+    /// time.
     #[cold]
     fn overtake(&mut self, link: LinkIndex, to: Q::Destination, buf: Mbuf) -> Result<(), Refused> {
         let slot = place(link);
-        let is_moving = self.held.has(Way::Ud(slot)) && self.queues.ud_outstanding(slot) <= MOST_BEFORE;
+        let is_moving = self.held.has(Way::Ud(slot)) && self.queues.ud_sends(slot) <= MOST_BEFORE;
         if !is_moving || self.query.is_some() || !self.pace.may_pass(slot, Instant::now()) {
             return Err(Refused { buf, error: PostError::Full });
         }
@@ -421,7 +422,10 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
     fn retry_query(&mut self) {
         let Some(WaitingQuery { link, to, buf }) = self.query.take() else { return };
         let slot = place(link);
-        let Err(Refused { buf, error }) = self.queues.send_ud(slot, &to, buf) else { return };
+        let Err(Refused { buf, error }) = self.queues.send_ud(slot, &to, buf) else {
+            self.held.took(Way::Ud(slot));
+            return;
+        };
         if error == PostError::Full && self.held.has(Way::Ud(slot)) {
             self.query = Some(WaitingQuery { link, to, buf });
         } else {

@@ -131,6 +131,9 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
     /// received before it was closed. At 0, a closed queue pair in ERR can go to RESET or be removed.
     fn ud_outstanding(&self, slot: UdSlot) -> u32;
 
+    /// Number of outstanding sends on a datagram queue pair. Its receives are not counted.
+    fn ud_sends(&self, slot: UdSlot) -> u32;
+
     /// Removes a datagram queue pair from the table.
     fn remove_ud(&mut self, slot: UdSlot) -> Option<Self::Ud>;
 

@@ -133,6 +133,10 @@ impl<B: Bus + std::fmt::Debug> Queues for MlxQueues<B, Mbuf> {
         self.datagrams_outstanding(slot)
     }
 
+    fn ud_sends(&self, slot: UdSlot) -> u32 {
+        self.uds.get(slot.0.into()).map_or(0, |ud| ud.side.outstanding())
+    }
+
     fn remove_ud(&mut self, slot: UdSlot) -> Option<Self::Ud> {
         self.remove_datagrams(slot)
     }

@@ -213,6 +213,10 @@ impl Queues for VerbsQueues {
         })
     }
 
+    fn ud_sends(&self, slot: UdSlot) -> u32 {
+        self.uds.get(slot.0.into()).map_or(0, |ud| ud.side.sends())
+    }
+
     fn remove_ud(&mut self, slot: UdSlot) -> Option<VerbsUd> {
         let ud = self.uds.remove(slot.0.into())?;
         self.numbers.remove(ud.qpn().get());

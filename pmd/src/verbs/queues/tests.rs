@@ -242,6 +242,26 @@ fn one_completion_frees_all_sends_before_it_and_no_tail_waits() {
 }
 
 #[test]
+fn own_receives_do_not_count_as_sends() {
+    let mut rig = Rig::new("verbs-ud-sends");
+    rig.queues.open_ud(UD_SLOT);
+    rig.queues.refill();
+    assert_eq!((rig.queues.ud_sends(UD_SLOT), rig.queues.ud_outstanding(UD_SLOT)), (0, 4));
+    let to = rig.to();
+    for _ in 0..2 {
+        rig.queues.send_ud(UD_SLOT, &to, rig.pool.alloc().unwrap()).unwrap();
+    }
+    assert_eq!(rig.queues.ud_sends(UD_SLOT), 2, "before the doorbell");
+    rig.queues.ring();
+    assert_eq!((rig.queues.ud_sends(UD_SLOT), rig.queues.ud_outstanding(UD_SLOT)), (2, 6));
+    let last = rig.provider().sends[1].0;
+    rig.provider().send_completions.push_back(wc(last, UD, sys::IBV_WC_SUCCESS, 0));
+    rig.sent();
+    assert_eq!((rig.queues.ud_sends(UD_SLOT), rig.queues.ud_outstanding(UD_SLOT)), (0, 4));
+    assert_eq!(rig.queues.ud_sends(UdSlot(1)), 0, "no queue pair");
+}
+
+#[test]
 fn requests_that_the_library_rejects_are_dropped_and_reported() {
     let mut rig = Rig::new("verbs-refused");
     rig.queues.insert_rc(RcSlot(1), rig.rc(8, false)).unwrap();
