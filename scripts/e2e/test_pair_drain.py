@@ -125,7 +125,7 @@ def test_drain_of_the_last_gateway(pair):
     assert row["peers"] == 0, "a dead gateway is no peer"
     refused = pair.ctl_of(forwarder, "drain")
     assert refused.returncode == 1
-    assert "no other gateway stands by" in refused.stderr and "--alone" in refused.stderr
+    assert "no standby gateway hears this one" in refused.stderr and "--alone" in refused.stderr
     assert pair.role(forwarder) == "forwarding"
     pair.drain(forwarder, "--alone")
     assert pair.role(forwarder) == "drained"
