@@ -189,4 +189,4 @@ def test_bad_reloads(ports):
         assert ports.all_up(), name
     path.write_text(good)
     for s in ports.segments:
-        assert ping(s.eth, IB_IP, 56, count=2)["ok"], s.name
+        assert ping(s.eth, IB_IP, 56, count=2, wait=DEADLINE // 2)["ok"], s.name
