@@ -110,7 +110,7 @@ def test_live_keys(topology):
     assert len(back["keys"]) == 5, back
     assert reloads_in_log() == logged + 1
     topology.write(*BOTH)
-    assert "smaller only" in topology.ctl_text("reload", check=False).stderr
+    assert "can only be reduced" in topology.ctl_text("reload", check=False).stderr
 
 
 @pytest.mark.timing
