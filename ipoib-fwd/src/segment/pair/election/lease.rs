@@ -67,8 +67,8 @@ impl OutOfService {
 
 /// True if a gateway may start to forward when it does not hear this one any more. A block expires. A gateway
 /// that is drained goes back into service if no other one forwards at the end of its handover.
-fn may_take_over(now: Instant, peer: &Peer) -> bool {
-    peer.unable_since.is_none_or(|since| now < since + HANDOVER)
+fn may_take_over(at: Instant, peer: &Peer) -> bool {
+    peer.unable_since.is_none_or(|since| at < since + HANDOVER)
 }
 
 impl Pair {
