@@ -4,7 +4,7 @@ refused and changes nothing."""
 import re
 
 import pytest
-from testbed.programs import cpu_seconds, run
+from testbed.programs import DEADLINE, cpu_seconds, run
 from testbed.reloads import BACKUP, BOTH, OFFICE, STORAGE, Reloads, segment
 from testbed.topology import ETH_IP, GW_IP, IB_IP, PREFIX, Topology
 from testbed.traffic import first_ping, ping
@@ -168,7 +168,7 @@ def assert_unchanged(topology, before):
     assert topology.identities() == before
     again = topology.ctl("reload")
     assert not any(again[k] for k in ("added", "removed", "changed", "keys", "waiting")), again
-    assert ping(topology.eth100, IB_IP, 56, count=3)["ok"]
+    assert ping(topology.eth100, IB_IP, 56, count=3, wait=DEADLINE // 2)["ok"]
 
 
 @pytest.mark.parametrize("case", REFUSED)
