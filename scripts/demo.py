@@ -292,7 +292,7 @@ def demonstrate(args, hugepages):
 It works: all {len(demo.checks)} checks passed.
 
   scripts/demo --shell        the same network with a shell in it: ping, capture, watch `top`
-  docs/hardware.md            from bare metal to forwarding
+  docs/install.md             from bare metal to forwarding
   scripts/test --quick        if you want to change something
 """)
     return 0
